@@ -1,0 +1,61 @@
+"""What can go wrong with a server as a whole, and texts made safe to show."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import mcp
+import pydantic
+
+import trio_runner as tr
+
+
+class McpServerError(tr.TrioRunnerError):
+    """An MCP server could not be started, or is gone.
+
+    Attributes:
+      server: the name of the toolset.
+    """
+
+    def __init__(self, server: str, message: str) -> None:
+        super().__init__(f"MCP server {server!r} {message}")
+        self.server = server
+
+
+def shortened(text: str, limit: int = 1000) -> str:
+    """Return ``text`` with at most about ``limit`` characters: its head and its tail."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]} ... ({len(text)} characters) ... {text[-half:]}"
+
+
+def leaves(error: BaseException) -> list[BaseException]:
+    """Return the errors inside a group, however deep, or the error itself.
+
+    The SDK's errors arrive up to two groups deep.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        return [leaf for inner in group.exceptions for leaf in leaves(inner)]
+    return [error]
+
+
+def said(error: BaseException) -> str:
+    """Return one bounded line that says what ``error`` is; never empty."""
+    match error:
+        case BaseExceptionGroup():
+            return "; ".join([said(leaf) for leaf in leaves(error)[:3]])
+        case mcp.MCPError():
+            return shortened(f"{error.error.message} (code {error.error.code})")
+        case pydantic.ValidationError():
+            # pydantic's own text quotes the whole input; the first fault is enough.
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(str(part) for part in first["loc"])
+            return shortened(f"{first['msg']} at {where or 'the top'}")
+        case _:
+            try:
+                text = str(error).strip()
+            except Exception:  # noqa: BLE001 - border: a foreign error whose text cannot be had
+                text = ""
+            return shortened(f"{type(error).__name__}: {text}" if text else type(error).__name__)

@@ -1,0 +1,271 @@
+"""The sweeps find what they are there for: each planted fault is caught.
+
+A mutant is a copy of the package with one change. Each runs in a process of its
+own, with just the part of a sweep that must find it; the same part finds
+nothing in the unchanged package. A sweep that cannot fail proves nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+from typing import Any
+
+import attrs
+import pytest
+
+import trio_runner
+
+PACKAGE = pathlib.Path(trio_runner.__file__).parent
+
+RUN = """
+import json, logging, pathlib, sys
+import trio_runner
+from trio_runner.testing import sweep, sweep_lines
+from trio_runner.testing.reference import ReferenceTurn
+
+logging.disable()
+kind, turn, options = json.loads(sys.argv[1])
+package = pathlib.Path(trio_runner.__file__).parent
+if kind == "lines":
+    options["paths"] = [package / path for path in options["paths"]]
+    report = sweep_lines(ReferenceTurn(**turn), restrict_ki=False, max_failures=1, **options)
+else:
+    report = sweep(ReferenceTurn(**turn), max_failures=1, **options)
+print(json.dumps([report.positions, [v for f in report.failures for v in f.violations]]))
+"""
+
+
+@attrs.frozen
+class Mutant:
+    """A change to one file, and the sweep that must find it.
+
+    Attributes:
+      changes: ``(old, new)``; ``old`` stands in the file exactly once.
+      also: ``(file, old, new)``: a second place, where one alone would be made good by the other.
+      promise: what one of the violations must name.
+    """
+
+    name: str
+    file: str
+    changes: tuple[tuple[str, str], ...]
+    promise: str
+    turn: dict[str, Any]
+    options: dict[str, Any]
+    kind: str = "steps"
+    also: tuple[tuple[str, str, str], ...] = ()
+
+    @property
+    def argument(self) -> str:
+        """The sweep, as the process of the mutant reads it."""
+        return json.dumps([self.kind, self.turn, self.options])
+
+
+def steps(*faults: str, **options: Any) -> dict[str, Any]:
+    """A sweep of single faults with two seeds."""
+    return {"faults": faults, "seeds": [0, 1], **options}
+
+
+CHECK = "await trio.lowlevel.checkpoint_if_cancelled()"
+
+MUTANTS = [
+    Mutant(
+        "no_shield",
+        "_shell/finishing.py",
+        (("shield=True", "shield=False"),),
+        "C6",
+        {"drive": "until_done", "delay": 0.5},
+        steps("cancel"),
+    ),
+    Mutant(
+        "a_checkpoint_between_a_tools_return_and_its_record",
+        "_shell/batch.py",
+        (
+            (
+                "        try:\n            if running is None:\n"
+                "                value = await call_unprotected("
+                "self._agent.call_tool, planned, context)\n",
+                "        try:\n            if running is None:\n"
+                "                value = await call_unprotected("
+                "self._agent.call_tool, planned, context)\n"
+                "                await trio.lowlevel.checkpoint()\n",
+            ),
+        ),
+        "C3",
+        {"drive": "generate"},
+        steps("cancel"),
+    ),
+    Mutant(
+        "the_cancel_is_swallowed",
+        "_shell/runner.py",
+        (
+            (
+                "            raise await self._stop(error)\n",
+                "            await self._stop(error)\n            raise StopAsyncIteration\n",
+            ),
+        ),
+        "C7",
+        {"drive": "until_done"},
+        steps("cancel"),
+    ),
+    Mutant(
+        "finished_results_are_overwritten_at_interrupt",
+        "_core/turn.py",
+        (("                if step.results[i] is None:\n", "                if step.reply:\n"),),
+        "C3",
+        {"drive": "until_done"},
+        steps("cancel"),
+    ),
+    Mutant(
+        "finishing_in_the_main_task",
+        "_shell/finishing.py",
+        (
+            (
+                "        async with trio.open_nursery(strict_exception_groups=True) as nursery:\n"
+                "            nursery.start_soon(_shielded, async_fn, args, deadline)\n",
+                "        await _shielded(async_fn, args, deadline)\n",
+            ),
+        ),
+        "C6",
+        {"drive": "break", "delay": 0.5},
+        steps("sigint"),
+    ),
+    Mutant(
+        "an_unmarked_child_root",
+        "_shell/batch.py",
+        (
+            (
+                "    @trio.lowlevel.enable_ki_protection\n    async def _run(",
+                "    async def _run(",
+            ),
+        ),
+        "C",
+        {"drive": "until_done"},
+        {"paths": ["_shell/batch.py"]},
+        "lines",
+    ),
+    Mutant(
+        "an_unmarked_finishing_root",
+        "_shell/finishing.py",
+        (("@trio.lowlevel.enable_ki_protection\nasync def _shielded(", "async def _shielded("),),
+        "C6",
+        {"drive": "break", "delay": 0.5},
+        {"paths": ["_shell/finishing.py", "_shell/commits.py", "_journal"]},
+        "lines",
+    ),
+    Mutant(
+        "an_unprotected_journal_call",
+        "_shell/commits.py",
+        (
+            ("            ticket = session.append(batch)\n", "            ticket = _append(session, batch)\n"),
+            (
+                "class Commits:\n",
+                "@trio.lowlevel.disable_ki_protection\n"
+                "def _append(session, batch):\n"
+                "    return session.append(batch)\n\n\n"
+                "class Commits:\n",
+            ),
+        ),
+        "C",
+        {"drive": "until_done"},
+        {"paths": ["_shell/commits.py", "_journal"]},
+        "lines",
+    ),
+    Mutant(
+        "no_final_checkpoint",
+        "_shell/runner.py",
+        (
+            (f"                self._raise_stopped()\n            {CHECK}\n", "                self._raise_stopped()\n"),
+            (f"        if exc is None:\n            {CHECK}\n", ""),
+        ),
+        "swallowed",
+        {"drive": "until_done", "delay": 0.5},
+        steps("cancel"),
+        also=(
+            (
+                "_shell/agent.py",
+                f"        await self.__leave()\n        if exc is None:\n            {CHECK}\n",
+                "        await self.__leave()\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "grace_per_finish",
+        "_shell/runner.py",
+        (
+            (
+                "        if self._grace_deadline is None:\n"
+                "            self._grace_deadline = trio.current_time() + self._config.grace\n",
+                "        if True:\n"
+                "            self._grace_deadline = trio.current_time() + self._config.grace\n",
+            ),
+        ),
+        "to leave, more than",
+        {"drive": "until_done", "delay": "hang"},
+        steps("cancel"),
+    ),
+    Mutant(
+        "a_tool_starts_after_the_cancel",
+        "_shell/batch.py",
+        ((f'        """Run one call and decide its status."""\n        {CHECK}\n', ""),),
+        "C1",
+        {"drive": "until_done"},
+        steps("cancel"),
+    ),
+    Mutant(
+        "results_are_recorded_but_not_waited_for",
+        "_shell/runner.py",
+        (("            await self._finish(self._commits.wait, leaves)\n", ""),),
+        "C6",
+        {"drive": "until_done", "delay": 0.5},
+        steps("cancel"),
+    ),
+]
+
+
+def run_sweep(root: pathlib.Path, argument: str) -> tuple[int, list[str]]:
+    """Run a sweep on the package below ``root``, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", RUN, argument],
+        env={**os.environ, "PYTHONPATH": str(root)},
+        cwd=root,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    positions, violations = json.loads(done.stdout.splitlines()[-1])
+    return positions, violations
+
+
+def plant(mutant: Mutant, root: pathlib.Path) -> None:
+    """Copy the package below ``root`` and change it."""
+    shutil.copytree(PACKAGE, root / "trio_runner", ignore=shutil.ignore_patterns("__pycache__"))
+    for file, old, new in (*[(mutant.file, *change) for change in mutant.changes], *mutant.also):
+        path = root / "trio_runner" / file
+        source = path.read_text()
+        assert source.count(old) == 1, f"{mutant.name}: {file} has not one {old!r}"
+        path.write_text(source.replace(old, new))
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_planted_fault_is_caught(mutant: Mutant, tmp_path: pathlib.Path) -> None:
+    plant(mutant, tmp_path)
+    _, violations = run_sweep(tmp_path, mutant.argument)
+    assert any(mutant.promise in violation for violation in violations), violations
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    {mutant.argument: mutant for mutant in MUTANTS}.values(),
+    ids=lambda mutant: mutant.name,
+)
+def test_the_same_sweep_finds_nothing_in_the_unchanged_package(mutant: Mutant) -> None:
+    positions, violations = run_sweep(PACKAGE.parent, mutant.argument)
+    assert violations == []
+    assert positions > 0

@@ -1,0 +1,120 @@
+"""The errors, sorted by whose fault they are.
+
+Yours: `UsageError` and below. The tool's: `ToolError`, `FatalToolError`. The
+model's: `ModelError`. The store's: `JournalError`. Ours: `InternalError`.
+A message says what was found, what was expected and what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import trio_runner._core.values as v
+
+
+class TrioRunnerError(Exception):
+    """Base of every error this library raises on its own account, but for `TurnTimeoutError`."""
+
+
+# --- yours ----------------------------------------------------------------------
+
+
+class UsageError(TrioRunnerError):
+    """The library was used in a way it cannot honour; nothing was changed."""
+
+
+class BusyError(UsageError):
+    """A second turn on one agent, or a second task on one runner; the first is unaffected."""
+
+
+class NotEnteredError(UsageError):
+    """A runner, agent or toolset was used outside its ``async with`` block."""
+
+
+class TurnEndedError(UsageError):
+    """The turn is over, so it can take no further message.
+
+    Attributes:
+      end_reason: how the turn ended, where that is known.
+    """
+
+    def __init__(self, message: str, end_reason: v.EndReason | None = None) -> None:
+        super().__init__(message)
+        self.end_reason = end_reason
+
+
+class TurnInterruptedError(TurnEndedError):
+    """The turn was interrupted before it had an answer: there is no message to return."""
+
+
+class NothingToResumeError(UsageError):
+    """``resume()`` found no unfinished turn."""
+
+
+class HistoryError(UsageError):
+    """Messages that are not a valid history were refused.
+
+    Attributes:
+      problems: one sentence for each fault, with the index of its message.
+    """
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        shown = "; ".join(self.problems[:5])
+        more = f"; and {len(self.problems) - 5} more" if len(self.problems) > 5 else ""
+        super().__init__(
+            f"not a valid history: {shown}{more}. Nothing was changed. "
+            "reconcile_interrupted_history(messages) returns a valid one"
+        )
+
+
+# --- the tool's -----------------------------------------------------------------
+
+
+class ToolError(TrioRunnerError):
+    """Raise it in a tool to answer the call with an error the model reads as it stands."""
+
+
+class InvalidArgumentsError(ToolError):
+    """The arguments do not fit the tool's schema; the call is answered ``invalid_arguments``."""
+
+
+class FatalToolError(TrioRunnerError):
+    """Raise it in a tool to end the turn: the result is kept, siblings finish, then it leaves."""
+
+
+# --- the model's ----------------------------------------------------------------
+
+
+class ModelError(TrioRunnerError):
+    """The model side failed."""
+
+
+class ModelReplyError(ModelError):
+    """A model returned something that is not an assistant message."""
+
+
+# --- the store's ----------------------------------------------------------------
+
+
+class JournalError(TrioRunnerError):
+    """The journal could not keep what it was given."""
+
+
+class CommitFailedError(JournalError):
+    """A commit failed; with ``durability="strict"`` it ends the turn."""
+
+
+class CommitUnknownError(JournalError):
+    """A commit was given up: it may still land, and is never sent again under another number."""
+
+
+# --- ours, and foreign ----------------------------------------------------------
+
+
+class InternalError(TrioRunnerError):
+    """A rule of the library was broken by the library: please report it."""
+
+
+class StrayCancellationError(TrioRunnerError):
+    """A model or hook raised a cancellation by itself, while nobody had cancelled the turn."""

@@ -1,0 +1,149 @@
+"""What a session's records mean: `fold` feeds them to the machine that runs live.
+
+Nothing is decided here that `turn.Turn` does not decide, so live running and
+replay cannot drift apart. A list of records that the machine refuses is
+damage: `RecordError` says at which record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import assert_never
+
+import attrs
+
+import trio_runner._core.records as r
+import trio_runner._core.values as v
+from trio_runner._core.errors import InternalError, JournalError, TrioRunnerError
+from trio_runner._core.history import History
+from trio_runner._core.turn import Finished, Phase, Turn
+
+
+class RecordError(JournalError):
+    """The records of a session do not fit together.
+
+    Attributes:
+      index: the place of the first record that does not fit.
+    """
+
+    def __init__(self, index: int, record: r.Record, why: str) -> None:
+        super().__init__(
+            f"record {index} ({type(record).__name__}) does not fit what is before it: {why}"
+        )
+        self.index = index
+
+
+@attrs.define
+class SessionState:
+    """A session as it opens.
+
+    Attributes:
+      history: the closed steps of all turns.
+      turn: the newest turn; when its phase is not ENDED, a crash cut it, and its
+        open step (if any) is kept in it and is not in ``history``.
+    """
+
+    history: History = attrs.field(factory=History)
+    turn: Turn | None = None
+
+    @property
+    def turns(self) -> int:
+        """How many turns there were."""
+        return 0 if self.turn is None else self.turn.number
+
+
+def fold(records: Iterable[r.Record]) -> SessionState:
+    """Replay ``records``.
+
+    Raises:
+      RecordError: they do not fit together.
+    """
+    state = SessionState()
+    for index, record in enumerate(records):
+        try:
+            _apply(state, record)
+        except TrioRunnerError as error:
+            raise RecordError(index, record, str(error)) from error
+    if state.turn is not None:
+        _settle(state.turn)
+    return state
+
+
+def _apply(state: SessionState, record: r.Record) -> None:
+    match record:
+        case r.SessionOpened():
+            pass
+        case r.HistoryReplaced(messages=messages):
+            if state.turn is not None:
+                state.turn.history_replaced(messages)
+            else:
+                state.history.replace(messages)
+        case r.TurnStarted():
+            _start(state, record)
+        case r.ModelFinished(message=message):
+            turn = _running(state, record.turn)
+            _settle(turn)
+            turn.model_replied(message)
+        case r.ToolStarted(call_id=call_id):
+            turn = _running(state, record.turn)
+            turn.tool_started(_position(turn, call_id))
+        case r.ToolFinished(result=result):
+            turn = _running(state, record.turn)
+            # What `model_replied` answers on arrival is recorded as well.
+            if not _was_answered_on_arrival(turn, result):
+                turn.tool_finished(_position(turn, result.call_id), result)
+        case r.InputAdded(messages=messages):
+            _input(_running(state, record.turn), messages)
+        case r.TurnEnded(end_reason=end_reason):
+            turn = _running(state, record.turn)
+            turn.interrupt(end_reason)
+        case _:
+            assert_never(record)
+
+
+def _start(state: SessionState, record: r.TurnStarted) -> None:
+    turn = state.turn
+    if record.resumed:
+        if turn is None or turn.number != record.turn:
+            raise InternalError(f"turn {record.turn} is resumed, the newest is {state.turns}")
+        turn.resumed()
+    else:
+        if turn is not None and turn.phase is not Phase.ENDED:
+            raise InternalError(f"turn {record.turn} starts while turn {turn.number} is running")
+        turn = state.turn = Turn(state.history, record.turn)
+    _input(turn, record.input)
+
+
+def _input(turn: Turn, messages: tuple[v.Message, ...]) -> None:
+    if messages:
+        turn.input_added(messages)
+
+
+def _settle(turn: Turn) -> None:
+    """A closed step goes on by itself: no record says so, since nothing depends on it."""
+    if turn.phase is Phase.AWAITING_TOOLS and turn.reply is None:
+        turn.step_done()
+
+
+def _running(state: SessionState, number: int) -> Turn:
+    turn = state.turn
+    if turn is None or turn.number != number or turn.phase is Phase.ENDED:
+        running = None if turn is None or turn.phase is Phase.ENDED else turn.number
+        raise InternalError(f"it belongs to turn {number}; the running turn is {running}")
+    return turn
+
+
+def _was_answered_on_arrival(turn: Turn, result: v.ToolResult) -> bool:
+    last = turn.history.last
+    return (
+        type(turn.next_action()) is Finished
+        and last is not None
+        and any(answer.call_id == result.call_id for answer in last.tool_results)
+    )
+
+
+def _position(turn: Turn, call_id: str) -> int:
+    position = turn.position_of(call_id)
+    if position is None:
+        raise InternalError(f"no open call has the id {call_id!r}")
+    return position

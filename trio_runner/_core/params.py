@@ -1,0 +1,107 @@
+"""`RequestParams`: the settings of a turn, layered over the agent's.
+
+A field left `UNSET` falls back to the agent's value and then to the default,
+so ``None`` can mean "none" (no timeout, no limit).
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+import attrs
+
+
+class _Unset(enum.Enum):
+    UNSET = "UNSET"
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+#: A field that was not given; typed Any so that a resolved field has its plain type.
+UNSET: Final[Any] = _Unset.UNSET
+
+
+def _count(*, minimum: int, optional: bool) -> Any:
+    def check(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+        if value is UNSET or (optional and value is None):
+            return
+        if type(value) is not int:
+            raise TypeError(f"{attribute.name} is {value!r}; expected a whole number")
+        if value < minimum:
+            raise ValueError(f"{attribute.name} is {value!r}; expected at least {minimum}")
+
+    return check
+
+
+def check_seconds(name: str, value: Any, *, optional: bool = False) -> None:
+    """Refuse what is no finite, non-negative number of seconds (``inf`` is not one)."""
+    if optional and value is None:
+        return
+    if type(value) not in (int, float):
+        raise TypeError(f"{name} is {value!r}; expected a number of seconds")
+    if not (0 <= value < math.inf):
+        raise ValueError(f"{name} is {value!r}; expected a finite number of seconds, 0 or more")
+
+
+def _seconds(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    if value is not UNSET:
+        check_seconds(attribute.name, value, optional=True)
+
+
+def _flag(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    if value is not UNSET and type(value) is not bool:
+        raise TypeError(f"{attribute.name} is {value!r}; expected True or False")
+
+
+@attrs.frozen(kw_only=True)
+class RequestParams:
+    """How a turn runs. Every field may be left unset.
+
+    Attributes:
+      max_iterations: at most this many batches, and one model call more (default 199).
+      use_history: send and keep the agent's history (default True).
+      parallel_tool_calls: run the calls of a batch side by side (default True).
+      max_parallel_tools: at most this many calls of a batch at once (default None: all).
+      tool_timeout: seconds for each call, from when it really starts (default None).
+      turn_timeout: seconds for the whole turn (default None).
+      max_result_bytes: cap on one result over all its blocks (default 256 KiB).
+      model_settings: passed to the model as they are.
+    """
+
+    max_iterations: int = attrs.field(default=UNSET, validator=_count(minimum=0, optional=False))
+    use_history: bool = attrs.field(default=UNSET, validator=_flag)
+    parallel_tool_calls: bool = attrs.field(default=UNSET, validator=_flag)
+    max_parallel_tools: int | None = attrs.field(
+        default=UNSET, validator=_count(minimum=1, optional=True)
+    )
+    tool_timeout: float | None = attrs.field(default=UNSET, validator=_seconds)
+    turn_timeout: float | None = attrs.field(default=UNSET, validator=_seconds)
+    max_result_bytes: int = attrs.field(
+        default=UNSET, validator=_count(minimum=1024, optional=False)
+    )
+    model_settings: Mapping[str, Any] = UNSET
+
+    def over(self, base: RequestParams) -> RequestParams:
+        """These params, with ``base``'s value wherever a field is unset."""
+        unset = {
+            field.name: getattr(base, field.name)
+            for field in attrs.fields(RequestParams)
+            if getattr(self, field.name) is UNSET
+        }
+        return attrs.evolve(self, **unset)
+
+
+DEFAULT_PARAMS: Final = RequestParams(
+    max_iterations=199,
+    use_history=True,
+    parallel_tool_calls=True,
+    max_parallel_tools=None,
+    tool_timeout=None,
+    turn_timeout=None,
+    max_result_bytes=256 * 1024,
+    model_settings={},
+)

@@ -1,0 +1,111 @@
+"""The records of a session: one frozen value per durable fact.
+
+A session is the append-only list of its records; what it means is decided in
+one place, `trio_runner._core.fold`. A record holds values only, never a live
+object. ``turn`` counts the turns of the session from 1, ``step`` the model
+calls of the turn from 0.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TypeAlias
+
+import attrs
+
+import trio_runner._core.values as v
+
+
+@attrs.frozen
+class SessionOpened:
+    """The first record of a session; ``agent`` is the name of the agent that opened it."""
+
+    agent: str
+
+
+@attrs.frozen
+class TurnStarted:
+    """A turn began with ``input``; ``resumed`` marks one that goes on after its end or a crash."""
+
+    turn: int
+    input: tuple[v.Message, ...]
+    resumed: bool = False
+
+
+@attrs.frozen
+class ModelFinished:
+    """A reply arrived; the message is normalised."""
+
+    turn: int
+    step: int
+    message: v.Message
+
+
+@attrs.frozen
+class ToolStarted:
+    """A call may run from here on; durable before the tool function is called.
+
+    Attributes:
+      arguments_hash: SHA-256 of the canonical JSON of the arguments, in hex.
+      key: the idempotency key, ``turn:step:call``.
+    """
+
+    turn: int
+    step: int
+    call_id: str
+    name: str
+    arguments_hash: str
+    key: str
+    idempotent: bool = False
+    attempt: int = 1
+
+
+@attrs.frozen
+class ToolFinished:
+    """A call has its result."""
+
+    turn: int
+    step: int
+    result: v.ToolResult
+
+
+@attrs.frozen
+class InputAdded:
+    """Messages were added to the running turn; they go after any open results."""
+
+    turn: int
+    messages: tuple[v.Message, ...]
+
+
+@attrs.frozen
+class HistoryReplaced:
+    """The history was replaced as a whole (an edit, a load, a repair, a clear)."""
+
+    messages: tuple[v.Message, ...]
+
+
+@attrs.frozen
+class TurnEnded:
+    """The turn is over."""
+
+    turn: int
+    end_reason: v.EndReason
+
+
+Record: TypeAlias = (
+    SessionOpened
+    | TurnStarted
+    | ModelFinished
+    | ToolStarted
+    | ToolFinished
+    | InputAdded
+    | HistoryReplaced
+    | TurnEnded
+)
+
+
+def arguments_hash(arguments: v.JSONObject) -> str:
+    """SHA-256 of the canonical JSON of ``arguments``, in hex."""
+    text = json.dumps(arguments, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()

@@ -1,0 +1,498 @@
+"""The turn machine: what is legal in a turn, and what its history is.
+
+Rules
+-----
+1. Everything that decides how a turn goes on or ends is in this file. The
+   file knows no model, tool, clock, task or journal; it is told events.
+2. An event either is legal and takes effect at once, whole, or raises
+   `InternalError` and changes nothing. All of it is synchronous, so none of
+   it can be cancelled half-way.
+3. The history holds closed steps only: a reply that asks for tools enters it
+   together with its results, when the last of them is there. It is valid
+   (contract C2) after every event.
+4. A result that came in is kept. `interrupt` answers the calls that are open,
+   and no others.
+5. Results are held by position. Whatever order they come in, they are stored
+   in the order of the request.
+6. The same machine runs live and replays a session (``fold.py``).
+
+Theory of operation
+-------------------
+A turn is in one of three phases::
+
+    phase            next_action()   events that move it on
+    AWAITING_MODEL   CallModel       model_replied -> any phase below
+    AWAITING_TOOLS   RunTools        tool_started, tool_finished (per call);
+                                     step_done -> AWAITING_MODEL
+    ENDED            Finished        resumed -> AWAITING_MODEL or AWAITING_TOOLS
+
+`model_replied` decides on the reply's stop reason alone, since replies were
+normalised before (``normalise.py``): calls and stop reason agree.
+
+    stop reason                  below the cap         at the cap
+    tool_use                     open step             calls limit_reached, MAX_ITERATIONS
+    pause, continue_             step without calls    MAX_ITERATIONS
+    max_tokens                   calls output_cut, MAX_TOKENS
+    safety                       calls denied, SAFETY
+    error, timeout, cancelled    calls denied, FAILED
+    anything else                ANSWERED
+
+In the last four rows and at the cap the turn is *decided*: `next_action` says
+`Finished`, and `finish` makes it so. Between the two a hook may still fail,
+which is why deciding and ending are two moments: an interrupt with FAILED
+overrules what was decided, a cancel does not (an answer that is recorded was
+given).
+
+A paused reply goes back to the model unchanged: it opens a step without calls,
+so that it is counted like any other and `iteration` moves at the same place.
+
+`iteration` counts finished follow-ups: it grows in `step_done`, when the batch
+and its hooks are through. A step that an interrupt cut before that counts as
+well: it is added when the turn is resumed. So a turn makes at most
+``max_iterations + 1`` model calls, and runs at most ``max_iterations`` batches
+however often it is resumed; resuming after MAX_ITERATIONS grants them anew.
+
+Messages added while a step is open wait until it is closed, so that nothing
+comes between a call and its result.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Sequence
+from typing import Final, NoReturn, TypeAlias, assert_never
+
+import attrs
+
+import trio_runner._core.stand_ins as stand_ins
+import trio_runner._core.values as v
+from trio_runner._core.errors import InternalError, NothingToResumeError, TurnEndedError
+from trio_runner._core.history import History, HistoryView
+from trio_runner._core.reconcile import HistoryRollbackState, HistoryRollbackStatus
+
+
+class Phase(enum.Enum):
+    """Where a turn is."""
+
+    AWAITING_MODEL = "awaiting_model"
+    AWAITING_TOOLS = "awaiting_tools"
+    ENDED = "ended"
+
+
+@attrs.frozen
+class CallModel:
+    """Ask the model, then report `Turn.model_replied`."""
+
+
+@attrs.frozen
+class RunTools:
+    """Run the open calls, report each, then `Turn.step_done`."""
+
+
+@attrs.frozen
+class Finished:
+    """There is nothing left to do but `Turn.finish`."""
+
+    end_reason: v.EndReason
+
+
+Action: TypeAlias = CallModel | RunTools | Finished
+
+_CALL_MODEL: Final = CallModel()
+_RUN_TOOLS: Final = RunTools()
+
+
+class _Step:
+    """An open step: a reply and the results that are there so far.
+
+    Invariant: ``missing`` is the number of None in ``results``.
+    """
+
+    __slots__ = ("missing", "positions", "reply", "results", "started")
+
+    def __init__(self, reply: v.Message) -> None:
+        count = len(reply.tool_calls)
+        self.reply = reply
+        #: By position in the request; None while the call is open.
+        self.results: list[v.ToolResult | None] = [None] * count
+        #: By position: whether the tool function may have been entered.
+        self.started = bytearray(count)
+        self.missing = count
+        #: Position by call id.
+        self.positions = {call.id: i for i, call in enumerate(reply.tool_calls)}
+
+    def is_open(self, position: int) -> bool:
+        """Whether there is a call at ``position``, and it has no result yet."""
+        return 0 <= position < len(self.results) and self.results[position] is None
+
+
+class Turn:
+    """One turn, from its input to its end.
+
+    Args:
+      history: the conversation's; the turn appends to it.
+      number: counts the turns of the conversation from 1.
+      sends_whole_turn: `delta` is the whole turn, not what the model side lacks
+        (a turn without history has a history of its own: the templates).
+    """
+
+    def __init__(self, history: History, number: int, *, sends_whole_turn: bool = False) -> None:
+        self.history: Final = history
+        self.number: Final = number
+        self.phase: Phase = Phase.AWAITING_MODEL
+        #: Finished follow-ups; see the header.
+        self.iteration = 0
+        #: Replies so far; the step of the newest one is ``replies - 1``.
+        self.replies = 0
+        #: Why the turn ended; None before.
+        self.end_reason: v.EndReason | None = None
+        #: What the newest interrupt or end did to the history.
+        self.rollback: HistoryRollbackState | None = None
+        #: How the turn will end once `finish` is called; None while it goes on.
+        self._decided: v.EndReason | None = None
+        #: The open step. Invariant: set only in AWAITING_TOOLS, and never without an open call.
+        self._step: _Step | None = None
+        #: Added while a step is open; goes behind its results.
+        self._queued: list[v.Message] = []
+        #: The turn's messages, closed steps only.
+        self._messages: list[v.Message] = []
+        self._usage = v.Usage()
+        #: Whether the end came between a reply that goes on and its `step_done`.
+        self._uncounted = False
+        #: Index in the history where the turn begins; None when it sends a delta only.
+        self._whole_from = len(history) if sends_whole_turn else None
+
+    # --- questions --------------------------------------------------------------
+
+    def next_action(self) -> Action:
+        """What the shell has to do now."""
+        if self._decided is not None:
+            return Finished(self._decided)
+        match self.phase:
+            case Phase.AWAITING_MODEL:
+                return _CALL_MODEL
+            case Phase.AWAITING_TOOLS:
+                return _RUN_TOOLS
+            case Phase.ENDED:
+                assert self.end_reason is not None
+                return Finished(self.end_reason)
+            case _:
+                assert_never(self.phase)
+
+    @property
+    def step(self) -> int:
+        """The step of the newest reply, from 0."""
+        return max(self.replies - 1, 0)
+
+    @property
+    def messages(self) -> tuple[v.Message, ...]:
+        """The turn's messages, closed steps only."""
+        return tuple(self._messages)
+
+    @property
+    def usage(self) -> v.Usage:
+        """The sum over the turn's replies."""
+        return self._usage
+
+    @property
+    def reply(self) -> v.Message | None:
+        """The reply whose calls are open; None when none is."""
+        return self._step.reply if self._step is not None else None
+
+    @property
+    def open_positions(self) -> list[int]:
+        """Positions of the calls that have no result yet."""
+        if self._step is None:
+            return []
+        return [i for i, result in enumerate(self._step.results) if result is None]
+
+    @property
+    def started_positions(self) -> list[int]:
+        """Positions of the open calls that may have started."""
+        step = self._step
+        return [] if step is None else [i for i in self.open_positions if step.started[i]]
+
+    def position_of(self, call_id: str) -> int | None:
+        """The position of an open call; None when no open call has that id."""
+        if self._step is None:
+            return None
+        position = self._step.positions.get(call_id)
+        if position is None or self._step.results[position] is not None:
+            return None
+        return position
+
+    def is_open(self, position: int) -> bool:
+        """Whether the call at ``position`` of the open step has no result yet."""
+        return self._step is not None and self._step.is_open(position)
+
+    def is_started(self, position: int) -> bool:
+        """Whether the open call at ``position`` may have started."""
+        return self._step is not None and bool(self._step.started[position])
+
+    @property
+    def delta(self) -> HistoryView:
+        """What the next model call sends beyond what the model side has."""
+        if self._whole_from is not None:
+            return self.history.view(self._whole_from)
+        return self.history.view(self.history.delta_start)
+
+    # --- events -----------------------------------------------------------------
+
+    def input_added(self, messages: Iterable[v.Message]) -> None:
+        """Messages for the next model call; behind the results when a step is open.
+
+        Raises:
+          TurnEndedError: when no further model call will come.
+        """
+        reason = self._decided or self.end_reason
+        if reason is not None:
+            raise TurnEndedError(
+                f"the turn has ended ({reason.value}): no model call will see these messages. "
+                "Start a new turn with them",
+                reason,
+            )
+        if self._step is not None:
+            self._queued.extend(messages)
+        else:
+            for message in messages:
+                self._append(message)
+
+    def model_replied(
+        self, reply: v.Message, max_iterations: int | None = None
+    ) -> tuple[v.ToolResult, ...]:
+        """A normalised reply came.
+
+        Args:
+          max_iterations: the cap; None when replaying (the results tell).
+
+        Returns:
+          The results that were decided on arrival, in order; () when the calls
+          are to run or there are none.
+        """
+        asks = reply.stop_reason is v.StopReason.TOOL_USE
+        fits = bool(reply.tool_calls) == asks or reply.stop_reason in _CUT
+        if self.phase is not Phase.AWAITING_MODEL or self._decided is not None or not fits:
+            self._illegal("model_replied")
+        self.replies += 1
+        if reply.usage is not None:
+            self._usage += reply.usage
+        at_cap = max_iterations is not None and self.iteration >= max_iterations
+        match reply.stop_reason:
+            case v.StopReason.TOOL_USE if not at_cap:
+                self._step = _Step(reply)
+                self.phase = Phase.AWAITING_TOOLS
+                return ()
+            case v.StopReason.TOOL_USE:
+                cap = max_iterations or 0
+                results = [stand_ins.limit_reached(call, cap) for call in reply.tool_calls]
+                self._decided = v.EndReason.MAX_ITERATIONS
+            case v.StopReason.PAUSE | v.StopReason.CONTINUE_ if not at_cap:
+                results = []
+                self.phase = Phase.AWAITING_TOOLS
+            case v.StopReason.PAUSE | v.StopReason.CONTINUE_:
+                results = []
+                self._decided = v.EndReason.MAX_ITERATIONS
+            case v.StopReason.MAX_TOKENS:
+                results = [stand_ins.output_cut(call) for call in reply.tool_calls]
+                self._decided = v.EndReason.MAX_TOKENS
+            case (
+                v.StopReason.SAFETY
+                | v.StopReason.ERROR
+                | v.StopReason.TIMEOUT
+                | v.StopReason.CANCELLED
+            ):
+                why = f"the reply ended with stop reason {reply.stop_reason.value!r}."
+                results = [stand_ins.denied(call, why) for call in reply.tool_calls]
+                safe = reply.stop_reason is v.StopReason.SAFETY
+                self._decided = v.EndReason.SAFETY if safe else v.EndReason.FAILED
+            case v.StopReason.END_TURN | v.StopReason.STOP_SEQUENCE | None:
+                results = []
+                self._decided = v.EndReason.ANSWERED
+            case _:
+                assert_never(reply.stop_reason)
+        self._append(reply)
+        if results:
+            self._append(v.Message("user", (), (), tuple(results)))
+        return tuple(results)
+
+    def tool_started(self, position: int) -> None:
+        """The tool function of an open call is about to be entered, or may have been."""
+        step = self._step
+        if step is None or not step.is_open(position):
+            self._illegal("tool_started")
+        step.started[position] = True
+
+    def tool_finished(self, position: int, result: v.ToolResult) -> None:
+        """An open call has its result; the last one closes the step."""
+        step = self._step
+        if (
+            step is None
+            or not step.is_open(position)
+            or result.call_id != step.reply.tool_calls[position].id
+        ):
+            self._illegal("tool_finished")
+        step.results[position] = result
+        step.missing -= 1
+        if not step.missing:
+            self._close_step(step)
+
+    def step_done(self) -> None:
+        """The step is closed and its hooks are through: the model is next."""
+        if self.phase is not Phase.AWAITING_TOOLS or self._step is not None:
+            self._illegal("step_done")
+        self.iteration += 1
+        self.phase = Phase.AWAITING_MODEL
+
+    def history_replaced(self, messages: Sequence[v.Message]) -> None:
+        """The closed part of the history is now ``messages``, which are valid.
+
+        An open step stays open and goes behind them; the caller has checked
+        that its ids are not among theirs.
+        """
+        self.history.replace(messages)
+        if self._whole_from is not None:
+            self._whole_from = len(self.history.templates())
+        if self.phase is not Phase.ENDED:
+            self._reserve_ids()
+
+    def finish(self) -> v.EndReason:
+        """The decided end is reached; idempotent. Returns the end reason."""
+        if self.phase is not Phase.ENDED:
+            if self._decided is None:
+                self._illegal("finish")
+            self._end(self._decided, len(self.history), HistoryRollbackStatus.HISTORY_UNCHANGED)
+        assert self.end_reason is not None
+        return self.end_reason
+
+    def interrupt(
+        self, end_reason: v.EndReason, *, crashed: bool = False
+    ) -> tuple[v.ToolResult, ...]:
+        """The turn stops now: answer the open calls truthfully, keep what finished.
+
+        Pure and idempotent: on an ended turn it does nothing. A decided turn
+        ends as decided unless ``end_reason`` is FAILED.
+
+        Args:
+          crashed: the process that ran the turn is gone; a call that may have
+            started is answered ``unknown_after_crash``.
+
+        Returns:
+          The results it made, in the order of the request.
+        """
+        if self.phase is Phase.ENDED:
+            return ()
+        if self._decided is not None and end_reason is not v.EndReason.FAILED:
+            self.finish()
+            return ()
+        before = len(self.history)
+        made: list[v.ToolResult] = []
+        step = self._step
+        if step is not None:
+            for i, call in enumerate(step.reply.tool_calls):
+                if step.results[i] is None:
+                    started = bool(step.started[i])
+                    result = (
+                        stand_ins.crashed(call, started=started)
+                        if crashed
+                        else stand_ins.stopped(call, end_reason, started=started)
+                    )
+                    step.results[i] = result
+                    made.append(result)
+            step.missing = 0
+            self._close_step(step)
+        self._end(end_reason, before, self._rollback_status(step, len(made)))
+        return tuple(made)
+
+    def resumed(self) -> None:
+        """Go on with a turn that ended without an answer, or that a crash cut.
+
+        Raises:
+          NothingToResumeError: the turn has an answer, or none can come of it.
+        """
+        match self.end_reason:
+            case None:
+                return
+            case v.EndReason.INTERRUPTED | v.EndReason.TIMED_OUT | v.EndReason.FAILED:
+                iteration = self.iteration + self._uncounted
+            case v.EndReason.MAX_ITERATIONS:
+                iteration = 0
+            case _:
+                raise NothingToResumeError(
+                    f"turn {self.number} ended {self.end_reason.value}: there is nothing to "
+                    "resume. Start a new turn"
+                )
+        last = self.history.last
+        if last is None or (last.role == "assistant" and last.stop_reason not in _GOES_BACK):
+            raise NothingToResumeError(
+                f"turn {self.number} ended {self.end_reason.value}, and the history ends with a "
+                "reply that asks for nothing. Start a new turn"
+            )
+        self.iteration = iteration
+        self._uncounted = False
+        self.end_reason = None
+        self._decided = None
+        self.phase = Phase.AWAITING_MODEL
+        self._reserve_ids()
+
+    # --- inside -----------------------------------------------------------------
+
+    def _append(self, message: v.Message) -> None:
+        self.history.append(message)
+        self._messages.append(message)
+
+    def _close_step(self, step: _Step) -> None:
+        results = tuple([result for result in step.results if result is not None])
+        queued, self._queued = self._queued, []
+        self._step = None
+        self._append(step.reply)
+        self._append(v.Message("user", (), (), results))
+        for message in queued:
+            self._append(message)
+        if not any(step.started) and all(
+            result.status is v.CallStatus.LIMIT_REACHED for result in results
+        ):
+            # Only a replay comes here: the cap that was met on arrival, as its results tell.
+            self._decided = v.EndReason.MAX_ITERATIONS
+            self.phase = Phase.AWAITING_MODEL
+
+    def _reserve_ids(self) -> None:
+        """Keep the ids of `messages` unique too, where the history holds them no longer."""
+        self.history.reserve(call.id for message in self._messages for call in message.tool_calls)
+
+    def _end(self, end_reason: v.EndReason, before: int, status: HistoryRollbackStatus) -> None:
+        self._decided = None
+        self._uncounted = self.phase is Phase.AWAITING_TOOLS
+        self.end_reason = end_reason
+        self.phase = Phase.ENDED
+        self.rollback = HistoryRollbackState(status, before, len(self.history), ())
+
+    def _rollback_status(self, closed: _Step | None, made: int) -> HistoryRollbackStatus:
+        if not len(self.history):
+            return HistoryRollbackStatus.HISTORY_EMPTY
+        if closed is not None and made == len(closed.results):
+            return HistoryRollbackStatus.APPENDED_INTERRUPTED_TOOL_RESULT
+        if closed is not None:
+            return HistoryRollbackStatus.APPENDED_PARTIAL_TOOL_RESULT
+        if any(message.tool_results for message in self.delta):
+            # A batch was complete, and the model has not seen its results yet.
+            return HistoryRollbackStatus.APPENDED_COMPLETED_TOOL_RESULT
+        return HistoryRollbackStatus.HISTORY_UNCHANGED
+
+    def _illegal(self, event: str) -> NoReturn:
+        raise InternalError(
+            f"turn {self.number}: event {event!r} is not legal in phase {self.phase.value!r} "
+            f"(step {self.step}, decided {self._decided}, ended {self.end_reason})"
+        )
+
+
+_GOES_BACK: Final = (v.StopReason.PAUSE, v.StopReason.CONTINUE_)
+
+
+#: Stop reasons next to which calls may stand that do not run.
+_CUT: Final = (
+    v.StopReason.MAX_TOKENS,
+    v.StopReason.SAFETY,
+    v.StopReason.ERROR,
+    v.StopReason.TIMEOUT,
+    v.StopReason.CANCELLED,
+)

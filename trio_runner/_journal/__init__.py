@@ -1,0 +1,1 @@
+"""Journals: implementations of `trio_runner.abc.Journal`, one per module."""

@@ -1,0 +1,478 @@
+"""`ToolAgent`: a model, tools and a history under one name."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any, Self, cast
+
+import trio
+
+import trio_runner._core.values as v
+import trio_runner._shell.finishing as finishing
+from trio_runner._core.convert import result_from_value
+from trio_runner._core.errors import NotEnteredError
+from trio_runner._core.history import History
+from trio_runner._core.normalise import normalise_reply
+from trio_runner._core.params import DEFAULT_PARAMS, RequestParams
+from trio_runner._core.planning import ToolTable, plan_tool_calls
+from trio_runner._core.turn import Turn
+from trio_runner._shell.batch import Batch, BatchServices
+from trio_runner._shell.commits import Commits
+from trio_runner._shell.conversation import Conversation, LastTurn
+from trio_runner._shell.hooks import ToolRunnerHooks
+from trio_runner._shell.ki import call_unprotected
+from trio_runner._shell.loop_agent import Durability, LoopConfig, Planned
+from trio_runner._shell.notices import Notices
+from trio_runner._shell.owner import Owner
+from trio_runner._shell.runner import Input, ToolRunner
+from trio_runner._shell.tools import as_tool
+from trio_runner.abc import (
+    DeltaSink,
+    Journal,
+    JournalSession,
+    Model,
+    ModelRequest,
+    Observer,
+    Tool,
+    ToolContext,
+    Toolset,
+)
+
+_log = logging.getLogger("trio_runner")
+
+
+class ToolAgent:
+    """Asks a model, runs the tools it asks for, keeps the conversation.
+
+    One turn at a time. ``async with agent`` opens its toolsets and its session;
+    an agent with neither may be used without. Several tasks may enter it; the
+    last one to leave closes what was opened.
+
+    It may be subclassed: it has no slots, and its own attributes do not collide
+    with a subclass's. A subclass with a ``tool_runner_hooks`` property has its
+    hooks run after ``hooks``.
+
+    Args:
+      name: names the agent in messages and records.
+      model: answers; see `trio_runner.abc.Model`.
+      instruction: the system prompt.
+      tools: plain functions, `Tool` objects and toolsets.
+      hooks: see `ToolRunnerHooks`.
+      params: the defaults of its turns.
+      journal: keeps the conversation; needs ``session``.
+      session: the id of the session, new or stored.
+      history: messages to begin with, such as templates; see `load_history`.
+      observers: told of every event of every turn.
+      grace: seconds that finishing may take after a turn's first interrupt.
+      commit_timeout: seconds a commit is waited for while nothing is cancelled.
+      durability: "best_effort": a failed commit is reported and the turn goes
+        on; "strict": it ends the turn before any side effect.
+
+    Raises:
+      TypeError, ValueError: a setting that cannot work, at once.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        model: Model,
+        instruction: str | None = None,
+        tools: Iterable[Tool | Toolset | Callable[..., Any]] = (),
+        hooks: ToolRunnerHooks | None = None,
+        params: RequestParams | None = None,
+        journal: Journal | None = None,
+        session: str | None = None,
+        history: Iterable[v.Message] = (),
+        observers: Iterable[Observer] = (),
+        grace: float = 5.0,
+        commit_timeout: float = 30.0,
+        durability: Durability = "best_effort",
+    ) -> None:
+        if (journal is None) != (session is None):
+            raise ValueError("journal and session belong together; give both or neither")
+        if not callable(getattr(model, "reply", None)):
+            raise TypeError(f"model is {model!r}; expected an object with 'async def reply'")
+        self.name = name
+        self.model = model
+        self.__journal = journal
+        self.__session_id = session
+        self.__conversation = Conversation(history)
+        self.__config = LoopConfig(
+            instruction=instruction,
+            params=params if params is not None else RequestParams(),
+            hooks=hooks,
+            observers=tuple(observers),
+            grace=grace,
+            commit_timeout=commit_timeout,
+            durability=durability,
+        )
+        #: The agent's own tools by name, and as the tuple that is handed out.
+        self.__own: dict[str, Tool] = {}
+        self.__own_listed: tuple[Tool, ...] = ()
+        self.__toolsets: list[Toolset] = []
+        #: What the toolsets listed last, and all tools merged from it.
+        self.__parts: list[Sequence[Tool]] = []
+        self.__listed: tuple[Tool, ...] = ()
+        #: Tasks inside ``async with agent``; what they share is open while there are any.
+        self.__users = 0
+        self.__is_open = False
+        self.__gate = trio.Lock()
+        self.__owners: list[Owner] = []
+        self.__session: JournalSession | None = None
+        for each in tools:
+            self.__take(each)
+
+    # --- what the loop needs (ToolLoopAgent) ------------------------------------
+
+    @property
+    def conversation(self) -> Conversation:
+        """History and session, as the runner works on them."""
+        return self.__conversation
+
+    @property
+    def config(self) -> LoopConfig:
+        """The settings of its turns."""
+        return self.__config
+
+    async def list_tools(self) -> Sequence[Tool]:
+        """Its own tools and those of its toolsets; the same object while nothing changed."""
+        parts: list[Sequence[Tool]] = [self.__own_listed]
+        for toolset in self.__toolsets:
+            parts.append(await call_unprotected(toolset.list_tools))
+        same = len(parts) == len(self.__parts) and all(
+            new is old for new, old in zip(parts, self.__parts, strict=True)
+        )
+        if not same:
+            self.__listed = tuple([tool for part in parts for tool in part])
+            self.__parts = parts
+        return self.__listed
+
+    async def reply(self, request: ModelRequest, emit: DeltaSink) -> v.Message:
+        """Ask the model once."""
+        return await self.model.reply(request, emit)
+
+    @trio.lowlevel.enable_ki_protection
+    async def call_tool(self, planned: Planned, context: ToolContext) -> v.ToolResult:
+        """Run one planned call; override it to see or change every call and result."""
+        tool = planned.tool
+        assert tool is not None
+        began = trio.current_time()
+        # A list, a dict: whatever the context holds is this call's own copy.
+        arguments = cast("v.JSONObject", context.arguments)
+        value = await call_unprotected(tool.call, arguments, context)
+        return result_from_value(
+            value,
+            call_id=planned.call.id,
+            name=planned.call.name,
+            duration=trio.current_time() - began,
+        )
+
+    # --- turns ------------------------------------------------------------------
+
+    def turn(
+        self,
+        messages: Input,
+        *,
+        params: RequestParams | None = None,
+        tools: Iterable[Tool | Callable[..., Any]] | None = None,
+        hooks: ToolRunnerHooks | None = None,
+        observers: Iterable[Observer] = (),
+    ) -> ToolRunner:
+        """A runner for one turn; use it in ``async with``.
+
+        Args:
+          messages: the input; may carry results for calls that are open.
+          tools: instead of the agent's, for this turn.
+
+        Raises:
+          NotEnteredError: the agent has toolsets or a session that are not open.
+        """
+        return self.__runner(
+            messages, params=params, tools=tools, hooks=hooks, observers=observers
+        )
+
+    @trio.lowlevel.enable_ki_protection
+    async def generate(
+        self,
+        messages: Input,
+        *,
+        params: RequestParams | None = None,
+        tools: Iterable[Tool | Callable[..., Any]] | None = None,
+        hooks: ToolRunnerHooks | None = None,
+        observers: Iterable[Observer] = (),
+    ) -> v.Message:
+        """Run one turn and return the model's last message.
+
+        Checkpoint: always. If cancelled, the turn is interrupted, its history
+        is valid and what finished is kept; see ``last_turn``. Errors as in
+        `ToolRunner.until_done`.
+        """
+        runner = self.__runner(
+            messages, params=params, tools=tools, hooks=hooks, observers=observers
+        )
+        runner.is_held = False
+        return await runner.until_done()
+
+    @trio.lowlevel.enable_ki_protection
+    async def resume(
+        self,
+        *,
+        params: RequestParams | None = None,
+        hooks: ToolRunnerHooks | None = None,
+        observers: Iterable[Observer] = (),
+    ) -> v.Message:
+        """Go on with the newest turn, which has no answer yet; no tool runs twice.
+
+        After an error of the model the same messages are sent again. After a
+        crash, calls that never started run, and the others keep their results
+        or are answered ``unknown_after_crash``. Checkpoint: always.
+
+        Raises:
+          NothingToResumeError: there is no such turn.
+        """
+        runner = self.__runner((), params=params, hooks=hooks, observers=observers, resume=True)
+        runner.is_held = False
+        return await runner.until_done()
+
+    @trio.lowlevel.enable_ki_protection
+    async def run_tools(self, message: v.Message) -> v.Message:
+        """Run the calls of one message by themselves: no turn, no history, no journal.
+
+        Checkpoint: always. If cancelled, no results are returned.
+
+        Returns:
+          The user message with one result per call, in order.
+        """
+        reply = normalise_reply(message, frozenset())
+        turn = Turn(History(), 0)
+        turn.model_replied(reply)
+        if turn.reply is not None:
+            notices = Notices(self.__config.observers)
+            notices.begin(0)
+            services = BatchServices(
+                self,
+                self.__conversation,
+                Commits(None),
+                notices,
+                self.__config.params.over(DEFAULT_PARAMS),
+                self.__config.commit_timeout,
+                notices.listening,
+                False,
+            )
+            table = ToolTable(await self.list_tools())
+            batch = Batch(turn, plan_tool_calls(reply, table), services)
+            await batch.run()
+            match batch.fatal:
+                case []:
+                    pass
+                case errors:
+                    raise errors[0]
+        await trio.lowlevel.checkpoint()
+        last = turn.history.last
+        assert last is not None
+        return last
+
+    # --- the conversation -------------------------------------------------------
+
+    @property
+    def history(self) -> tuple[v.Message, ...]:
+        """The conversation so far: closed steps only, always valid."""
+        return self.__conversation.history.snapshot()
+
+    @property
+    def last_turn(self) -> LastTurn | None:
+        """How the newest turn ended; None before the first end and while one runs."""
+        return self.__conversation.last_turn
+
+    @trio.lowlevel.enable_ki_protection
+    def load_history(self, messages: Iterable[v.Message]) -> None:
+        """Put ``messages`` in the place of the history; what is damaged is repaired.
+
+        A step left open at the end is kept aside until the next turn begins
+        (which answers it) or `resume` takes it up. Template messages go to the front.
+
+        Raises:
+          BusyError: a turn is running; nothing was changed.
+          NotEnteredError: the session is not open.
+        """
+        self.__require_open()
+        self.__conversation.load(messages)
+
+    @trio.lowlevel.enable_ki_protection
+    def clear(self) -> None:
+        """Forget the conversation but for its templates.
+
+        Raises:
+          BusyError: a turn is running; nothing was changed.
+          NotEnteredError: the session is not open.
+        """
+        self.__require_open()
+        self.__conversation.load(self.__conversation.history.templates())
+
+    # --- tools ------------------------------------------------------------------
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """Its own tools, without those of toolsets."""
+        return self.__own_listed
+
+    def add_tool(self, tool: Tool | Callable[..., Any], *, replace: bool = False) -> Tool:
+        """Add a tool; the model is told of it at its next call.
+
+        Raises:
+          ValueError: there is a tool of that name, and ``replace`` is False.
+        """
+        made = as_tool(tool)
+        if made.name in self.__own and not replace:
+            raise ValueError(
+                f"agent {self.name!r} has a tool {made.name!r} already; pass replace=True to "
+                "put the new one in its place"
+            )
+        self.__own[made.name] = made
+        self.__own_listed = tuple(self.__own.values())
+        return made
+
+    def remove_tool(self, name: str) -> Tool:
+        """Take one of its own tools away.
+
+        Raises:
+          KeyError: it has no tool of that name.
+        """
+        if name not in self.__own:
+            raise KeyError(f"agent {self.name!r} has no tool {name!r}; it has {list(self.__own)}")
+        removed = self.__own.pop(name)
+        self.__own_listed = tuple(self.__own.values())
+        return removed
+
+    # --- opening and closing ----------------------------------------------------
+
+    @trio.lowlevel.enable_ki_protection
+    async def __aenter__(self) -> Self:
+        """Open toolsets and session, unless another task has.
+
+        Checkpoint: always. If it fails or is cancelled, what was opened is closed.
+        """
+        await trio.lowlevel.checkpoint()
+        self.__users += 1
+        try:
+            async with self.__gate:
+                if not self.__is_open:
+                    await self.__open()
+        except BaseException:
+            await self.__leave()
+            raise
+        return self
+
+    @trio.lowlevel.enable_ki_protection
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close what was opened when the last task leaves, within ``grace`` seconds."""
+        await self.__leave()
+        if exc is None:
+            await trio.lowlevel.checkpoint_if_cancelled()
+
+    async def __open(self) -> None:
+        for toolset in self.__toolsets:
+            owner = Owner(toolset)
+            self.__owners.append(owner)
+            await owner.open()
+        if self.__journal is not None and self.__session_id is not None:
+            self.__session = await self.__journal.open(self.__session_id)
+            self.__conversation.attach(self.__session, self.__session_id, self.name)
+        # Equal names of two toolsets are told now, not in the middle of a turn.
+        ToolTable(await self.list_tools())
+        self.__is_open = True
+
+    async def __leave(self) -> None:
+        self.__users -= 1
+        if not self.__users and (self.__owners or self.__session is not None):
+            await finishing.finish(
+                self.__close,
+                deadline=trio.current_time() + self.__config.grace,
+                report=_report,
+            )
+
+    async def __close(self) -> None:
+        async with self.__gate:
+            if self.__users:
+                return
+            owners, self.__owners = self.__owners, []
+            session, self.__session = self.__session, None
+            self.__is_open = False
+            deadline = self.__session_deadline()
+            self.__conversation.detach()
+            for owner in owners:
+                owner.ask_to_close()
+            try:
+                if session is not None:
+                    with trio.CancelScope(deadline=deadline):
+                        await session.aclose()
+            finally:
+                try:
+                    for owner in owners:
+                        await owner.wait_closed()
+                finally:
+                    for owner in owners:
+                        owner.give_up()
+
+    def __session_deadline(self) -> float:
+        """How long the session may take to close: no second grace after an interrupted turn."""
+        now = trio.current_time()
+        if self.__conversation.commits.is_stalled:
+            return now
+        shared = self.__conversation.grace_deadline
+        return shared if shared > now else now + self.__config.grace
+
+    # --- inside -----------------------------------------------------------------
+
+    def __take(self, each: Tool | Toolset | Callable[..., Any]) -> None:
+        match each:
+            case Tool():
+                self.add_tool(each)
+            case _ if hasattr(each, "conversation"):
+                raise TypeError(
+                    f"{each!r} is an agent; wrap it in an async function that calls its generate()"
+                )
+            case _ if hasattr(each, "list_tools"):
+                self.__toolsets.append(cast("Toolset", each))
+            case _:
+                self.add_tool(cast("Callable[..., Any]", each))
+
+    def __require_open(self) -> None:
+        if (self.__toolsets or self.__journal is not None) and not self.__is_open:
+            raise NotEnteredError(
+                f"agent {self.name!r} has toolsets or a session, which 'async with agent:' opens; "
+                "use it inside that block"
+            )
+
+    def __runner(
+        self,
+        messages: Input,
+        *,
+        params: RequestParams | None,
+        hooks: ToolRunnerHooks | None,
+        observers: Iterable[Observer],
+        tools: Iterable[Tool | Callable[..., Any]] | None = None,
+        resume: bool = False,
+    ) -> ToolRunner:
+        self.__require_open()
+        return ToolRunner(
+            self,
+            messages,
+            params=params,
+            hooks=hooks,
+            observers=observers,
+            tools=None if tools is None else [as_tool(each) for each in tools],
+            resume=resume,
+        )
+
+
+def _report(error: BaseException) -> None:
+    _log.error("an error was overtaken by another while an agent closed", exc_info=error)

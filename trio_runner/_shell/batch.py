@@ -1,0 +1,394 @@
+"""`Batch`: the calls of one reply, run as child tasks of one nursery.
+
+What holds, whatever is cancelled or raised meanwhile:
+
+* Results land in the turn machine by position, in the step in which the tool
+  returned: between the return and the record there is no await.
+* No tool starts after a cancel: each child asks just before it calls.
+* The status of a call is decided in one place, `_run`. A value that was
+  returned beats everything; the caller's cancel beats a timeout.
+* A call that gets no status here stays open; the machine's `interrupt` answers
+  it, knowing whether it had started.
+
+The start of a call is durable before its tool runs. Calls that begin together
+are one commit; a call that waits (behind a barrier, a limit, a named limiter)
+is recorded when it begins, so that "not started" stays true after a crash.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+
+import attrs
+import trio
+
+import trio_runner._core.events as ev
+import trio_runner._core.records as r
+import trio_runner._core.stand_ins as stand_ins
+import trio_runner._core.values as v
+import trio_runner._shell.leaving as leaving
+from trio_runner._core.convert import cap_result, describe_error, result_from_value
+from trio_runner._core.errors import (
+    FatalToolError,
+    InternalError,
+    InvalidArgumentsError,
+    ToolError,
+    UsageError,
+)
+from trio_runner._core.json_data import copy_json, safe_text
+from trio_runner._core.params import RequestParams
+from trio_runner._core.turn import Turn
+from trio_runner._shell.commits import Commit, Commits
+from trio_runner._shell.context import CallContext
+from trio_runner._shell.conversation import Conversation
+from trio_runner._shell.ki import call_unprotected
+from trio_runner._shell.loop_agent import Planned, ToolLoopAgent
+from trio_runner._shell.notices import Notices
+from trio_runner._shell.slots import Slot
+from trio_runner.abc import Tool
+
+_log = logging.getLogger("trio_runner")
+
+
+@attrs.define(eq=False)
+class _Running:
+    """A call that `cancel_call` can reach while it runs."""
+
+    scope: trio.CancelScope
+    cancelled: bool = False
+
+
+@attrs.frozen
+class BatchServices:
+    """What a batch needs of the turn it belongs to.
+
+    Attributes:
+      can_cancel_calls: somebody can reach `Batch.cancel_call`, so each call gets a scope.
+      resumed: whether the turn goes on after its end or a crash.
+    """
+
+    agent: ToolLoopAgent
+    conversation: Conversation
+    commits: Commits
+    notices: Notices
+    params: RequestParams
+    commit_timeout: float
+    can_cancel_calls: bool
+    resumed: bool
+
+
+class Batch:
+    """The open calls of the present step of ``turn``.
+
+    Args:
+      plan: one entry per call of the reply, in order.
+    """
+
+    def __init__(self, turn: Turn, plan: Sequence[Planned], services: BatchServices) -> None:
+        self._turn = turn
+        self._plan = plan
+        self._services = services
+        self._agent = services.agent
+        self._notices = services.notices
+        self._params = services.params
+        self._step = turn.step
+        self._key_prefix = services.conversation.key_prefix(turn)
+        #: Whether anything is recorded at all.
+        self._records = services.commits.keeps
+        #: Set once the first tool may run; from then on nothing can be denied.
+        self._begun = False
+        #: Reasons by position, from `deny`.
+        self._denials: dict[int, str] = {}
+        #: The running calls that have a scope, by position.
+        self._running: dict[int, _Running] = {}
+        #: What tools attached, in the order they did; each names its call.
+        self._attached: list[v.Message] = []
+        #: Errors of tools that end the turn.
+        self.fatal: list[BaseException] = []
+
+    # --- from hooks and callers -------------------------------------------------
+
+    def deny(self, call_id: str, reason: str) -> None:
+        """Refuse one call before the batch begins.
+
+        Raises:
+          UsageError: the batch has begun, or no open call has the id.
+        """
+        position = self._turn.position_of(call_id)
+        if self._begun or position is None:
+            why = "the batch has begun" if self._begun else "no open call has that id"
+            raise UsageError(f"cannot deny call {call_id!r}: {why}; deny in before_tool_call")
+        self._denials[position] = safe_text(str(reason)) or "no reason was given."
+
+    def deny_all(self, reason: str) -> None:
+        """Answer every open call ``denied``; a reason given by `deny` is kept."""
+        for planned in self._plan:
+            if self._turn.is_open(planned.position):
+                self._denials.setdefault(planned.position, reason)
+        self._answer_refused()
+
+    def cancel_call(self, call_id: str) -> bool:
+        """Stop one call, running or waiting; False when it is not open any more."""
+        position = self._turn.position_of(call_id)
+        if position is None:
+            return False
+        running = self._running.get(position)
+        if running is not None:
+            running.cancelled = True
+            running.scope.cancel()
+            return True
+        if self._turn.is_started(position):
+            return False
+        self._record(position, stand_ins.call_withdrawn(self._plan[position].call))
+        return True
+
+    # --- running ----------------------------------------------------------------
+
+    @property
+    def attached(self) -> list[v.Message]:
+        """What tools attached, in the order of the request."""
+        positions = {planned.call.id: planned.position for planned in self._plan}
+        return sorted(self._attached, key=lambda message: positions[message.meta["attached_by"]])
+
+    async def run(self) -> None:
+        """Run every open call to its result.
+
+        Cancellation: children are cancelled and waited for; what they returned
+        is kept; calls without a result stay open for `Turn.interrupt`.
+
+        Raises:
+          BaseException: what must leave the turn, by the rule of ``leaving.pick``.
+        """
+        self._begun = True
+        self._answer_refused()
+        waiting = [self._plan[position] for position in self._turn.open_positions]
+        for group in _groups(waiting, parallel=self._params.parallel_tool_calls):
+            await self._run_group(group)
+
+    def _answer_refused(self) -> None:
+        for planned in self._plan:
+            position = planned.position
+            if planned.refusal is None and not self._denials:
+                continue  # nearly always
+            if not self._turn.is_open(position):
+                continue
+            if position in self._denials:
+                self._record(position, stand_ins.denied(planned.call, self._denials[position]))
+            elif planned.refusal is not None and self._begun:
+                self._record(position, planned.refusal)
+
+    async def _run_group(self, group: Sequence[Planned]) -> None:
+        limit = self._params.max_parallel_tools
+        workers = len(group) if limit is None else min(limit, len(group))
+        first = group[:workers]
+        if self._records:
+            free = [planned for planned in first if _tool(planned).limiter is None]
+            await self._durable(self._begin(free))
+        try:
+            async with trio.open_nursery(strict_exception_groups=True) as nursery:
+                if workers == len(group):
+                    for planned in group:
+                        # One frame less where nothing is waited for.
+                        child = self._run if _tool(planned).limiter is None else self._child
+                        nursery.start_soon(child, planned, name=planned.call.name)
+                else:
+                    queue = deque(group[workers:])
+                    for planned in first:
+                        nursery.start_soon(self._worker, planned, queue, name=planned.call.name)
+        except BaseExceptionGroup as group_error:
+            raise leaving.pick(group_error, self._notices.suppressed) from None
+
+    @trio.lowlevel.enable_ki_protection
+    async def _child(self, planned: Planned) -> None:
+        limiter = _tool(planned).limiter
+        if limiter is None:
+            await self._run(planned)
+        elif self._turn.is_open(planned.position):
+            async with Slot(limiter):
+                if self._turn.is_open(planned.position):
+                    await self._durable(self._begin([planned]))
+                    await self._run(planned)
+
+    @trio.lowlevel.enable_ki_protection
+    async def _worker(self, planned: Planned, queue: deque[Planned]) -> None:
+        """Run ``planned``, then take calls in turn (fewer workers than calls)."""
+        await self._child(planned)
+        while queue:
+            planned = queue.popleft()
+            if self._turn.is_open(planned.position):
+                if _tool(planned).limiter is None:
+                    await self._durable(self._begin([planned]))
+                await self._child(planned)
+
+    def _begin(self, group: Iterable[Planned]) -> Commit | None:
+        """Record that the calls may run from here on, as one commit."""
+        if not self._records:
+            return None
+        conversation, turn = self._services.conversation, self._turn
+        return self._services.commits.add(
+            *[
+                conversation.started_record(
+                    turn, planned.call, idempotent=_tool(planned).idempotent
+                )
+                for planned in group
+                if turn.is_open(planned.position)
+            ]
+        )
+
+    async def _durable(self, commit: Commit | None) -> None:
+        if self._records:
+            await self._services.commits.settle(self._services.commit_timeout, commit)
+
+    @trio.lowlevel.enable_ki_protection
+    async def _run(self, planned: Planned) -> None:
+        """Run one call and decide its status."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        position, call, tool = planned.position, planned.call, _tool(planned)
+        turn = self._turn
+        if not turn.is_open(position):
+            return
+        context = CallContext(
+            call,
+            copy_json(call.arguments),
+            self._notices,
+            self._step,
+            self._key_prefix,
+            self._services.resumed,
+            self._attached,
+        )
+        context.make_current()
+        timeout = tool.timeout if tool.timeout is not None else self._params.tool_timeout
+        running = None
+        if timeout is not None or self._services.can_cancel_calls:
+            deadline = math.inf if timeout is None else context.began + timeout
+            running = self._running[position] = _Running(trio.CancelScope(deadline=deadline))
+        if not tool.threaded:
+            turn.tool_started(position)
+        if self._notices.listening:
+            self._notices.tell(ev.CallStarted, self._step, call)
+        try:
+            if running is None:
+                value = await call_unprotected(self._agent.call_tool, planned, context)
+                self._returned(planned, context, value)
+            else:
+                with running.scope:
+                    value = await call_unprotected(self._agent.call_tool, planned, context)
+                    self._returned(planned, context, value)
+        except leaving.EXITS:
+            raise
+        except BaseException as error:
+            # The one place where everything is looked at: a tool may raise what
+            # it likes, and only what comes from outside may leave.
+            self._raised(planned, context, error)
+        else:
+            if context.open:
+                self._stopped(planned, context, running, timeout)
+        finally:
+            if tool.threaded and context.open and not context.give_up():
+                turn.tool_started(position)
+            context.open = False
+            if running is not None:
+                self._running.pop(position, None)
+
+    # --- outcomes: no await from here on ----------------------------------------
+
+    def _returned(self, planned: Planned, context: CallContext, value: object) -> None:
+        call = planned.call
+        if (
+            type(value) is v.ToolResult
+            and value.call_id == call.id
+            and value.name == call.name
+            and type(value.duration) is float
+        ):
+            result = value  # as the agent made it
+        else:
+            result = result_from_value(
+                value, call_id=call.id, name=call.name, duration=context.duration
+            )
+        self._finished(planned, context, result)
+
+    def _stopped(
+        self,
+        planned: Planned,
+        context: CallContext,
+        running: _Running | None,
+        timeout: float | None,
+    ) -> None:
+        """The call's own scope caught a cancel: by `cancel_call`, or its timeout."""
+        call = planned.call
+        if running is None:
+            raise InternalError(f"call {call.id!r} ended without a result")
+        if _tool(planned).threaded and context.give_up():
+            result = stand_ins.call_withdrawn(call)
+        elif running.cancelled or timeout is None:
+            result = stand_ins.call_cancelled(call)
+        else:
+            result = stand_ins.call_timed_out(call, timeout)
+        self._finished(planned, context, attrs.evolve(result, duration=context.duration))
+
+    def _raised(self, planned: Planned, context: CallContext, error: BaseException) -> None:
+        """Answer the call with its error, unless the error comes from outside: then raise it."""
+        if not context.open:
+            # The value was recorded; what the scope's exit raises must leave.
+            raise error
+        inner = list(leaving.leaves(error))
+        foreign = False
+        for leaf in inner:
+            cancelled = leaving.is_cancellation(leaf)
+            foreign = foreign or cancelled
+            if isinstance(leaf, trio.Cancelled) and leaving.cancelled_from_outside():
+                raise error
+            if not isinstance(leaf, Exception) and not cancelled:
+                raise error
+        call = planned.call
+        match error:
+            case InvalidArgumentsError():
+                result = stand_ins.invalid_arguments(call, describe_error(error))
+            case ToolError() if str(error).strip():
+                result = stand_ins.failed(call, safe_text(str(error)))
+            case _:
+                text = describe_error(error)
+                if foreign:
+                    text = f"The tool was cancelled from within, by nobody's request: {text}"
+                result = stand_ins.failed(call, text)
+        self._finished(planned, context, attrs.evolve(result, duration=context.duration))
+        self.fatal += [leaf for leaf in inner if isinstance(leaf, FatalToolError)]
+
+    def _finished(self, planned: Planned, context: CallContext, result: v.ToolResult) -> None:
+        context.open = False
+        self._record(planned.position, cap_result(result, self._params.max_result_bytes))
+
+    def _record(self, position: int, result: v.ToolResult) -> None:
+        if not self._turn.is_open(position):
+            # The block was left by another task, and this tool outlived the grace it gave.
+            _log.warning("a result of call %r came after its turn had ended", result.call_id)
+            return
+        self._turn.tool_finished(position, result)
+        if self._records:
+            self._services.commits.add(r.ToolFinished(self._turn.number, self._step, result))
+        if self._notices.listening:
+            self._notices.tell(ev.CallFinished, self._step, result)
+
+
+def _tool(planned: Planned) -> Tool:
+    tool = planned.tool
+    assert tool is not None, "a planned call without a refusal has a tool"
+    return tool
+
+
+def _groups(waiting: Sequence[Planned], *, parallel: bool) -> Iterator[Sequence[Planned]]:
+    """Cut the calls at the barriers: what runs side by side, one group after the other."""
+    together: list[Planned] = []
+    for planned in waiting:
+        if not parallel or _tool(planned).sequential:
+            if together:
+                yield together
+                together = []
+            yield [planned]
+        else:
+            together.append(planned)
+    if together:
+        yield together

@@ -1,0 +1,203 @@
+"""`Commits`: what was recorded and is not known to be durable yet.
+
+State first, then await: `add` hands records to the journal synchronously, in
+the same step in which the fact arrived; `settle` waits. One instance lives as
+long as the session is open, over all its turns.
+
+What happens when the store does not do its part:
+
+* A commit that *fails* is reported, and its records go to the journal again in
+  front of the next append, since they are known not to be stored.
+* A commit that *takes too long* is given up: it may still land, so it is
+  unknown, is never sent again, and later appends queue behind it. Until the
+  store has answered, nothing more is waited for.
+* With ``strict`` both end the turn, by the error `settle` raises.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import attrs
+import trio
+
+import trio_runner._core.records as r
+from trio_runner._core.errors import CommitFailedError, CommitUnknownError, JournalError
+from trio_runner.abc import CommitTicket, JournalSession
+
+_log = logging.getLogger("trio_runner")
+
+
+@attrs.define(eq=False)
+class Commit:
+    """One append that the journal took; ``number`` counts them."""
+
+    number: int
+    ticket: CommitTicket
+    records: Sequence[r.Record]
+
+
+def _nobody(_: JournalError) -> None:
+    """Nobody listens."""
+
+
+class Commits:
+    """The records of one open session on their way to the disk.
+
+    Args:
+      session: None when nothing is kept (no journal, or a turn without history).
+    """
+
+    def __init__(self, session: JournalSession | None) -> None:
+        self._session = session
+        #: Appended, outcome not looked at yet; oldest first, and they finish in that order.
+        self._open: deque[Commit] = deque()
+        self._appends = 0
+        #: Known not to be stored; goes in front of the next append.
+        self._missed: list[r.Record] = []
+        #: The newest failure that `settle` has not raised yet (strict).
+        self._failure: JournalError | None = None
+        #: The commit that was given up; nothing is waited for until it is done.
+        self._stalled: Commit | None = None
+        #: Whether something became durable that `settle` has not told yet.
+        self._news = False
+        #: Told of each failure, as it becomes known; the running turn listens.
+        self.on_failure: Callable[[JournalError], None] = _nobody
+        self.strict = False
+
+    def add(self, *records: r.Record) -> Commit | None:
+        """Hand ``records`` to the journal. No checkpoint, never raises an `Exception`.
+
+        Returns:
+          What `settle` can wait for; None when the journal refused them or none is there.
+        """
+        session = self._session
+        if session is None or not records:
+            return None
+        self._collect()
+        batch: Sequence[r.Record] = records
+        if self._missed:
+            batch = [*self._missed, *records]
+        try:
+            ticket = session.append(batch)
+        except Exception as error:  # noqa: BLE001  a store may fail in any way: it is reported
+            self._missed = list(batch)
+            self._failed(CommitFailedError(f"the journal refused {len(batch)} records: {error!r}"), error)
+            return None
+        self._missed = []
+        self._appends += 1
+        commit = Commit(self._appends, ticket, batch)
+        self._open.append(commit)
+        return commit
+
+    def begin_turn(self, on_failure: Callable[[JournalError], None], *, strict: bool) -> None:
+        """A turn begins: it is told of failures; what failed before was told to another."""
+        self.on_failure = on_failure
+        self.strict = strict
+        self._failure = None
+
+    @property
+    def keeps(self) -> bool:
+        """Whether there is a session at all."""
+        return self._session is not None
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether a commit was given up and is not done yet."""
+        self._collect()
+        return self._stalled is not None
+
+    @property
+    def settled(self) -> bool:
+        """Whether the outcome of everything appended is known."""
+        self._collect()
+        return not self._open
+
+    async def settle(self, timeout: float, upto: Commit | None = None) -> bool:
+        """Wait until everything (or everything up to ``upto``) is durable or has failed.
+
+        No checkpoint when there is nothing to wait for. May be cancelled; then
+        nothing has changed and `wait` can go on under a shield.
+
+        Args:
+          timeout: seconds; past them the commit is given up and reported.
+
+        Returns:
+          Whether something became durable since the last time, and nothing is open now.
+
+        Raises:
+          CommitFailedError, CommitUnknownError: only when ``strict``.
+        """
+        if self._session is None:
+            return False
+        self._collect()
+        if self._open and self._stalled is None:
+            with trio.move_on_after(timeout):
+                await self.wait(upto)
+            self._collect()
+            if self._is_open(upto):
+                self.give_up(timeout)
+        failure, self._failure = self._failure, None
+        if self.strict and failure is None and self._stalled is not None:
+            failure = CommitUnknownError("the store has not answered an earlier commit yet")
+        if self.strict and failure is not None:
+            raise failure
+        news = self._news and failure is None and not self._open
+        self._news = self._news and not news
+        return news
+
+    async def wait(self, upto: Commit | None = None) -> None:
+        """Wait without a bound; the caller brings the deadline."""
+        while self._is_open(upto):
+            head = self._open[0]
+            try:
+                await head.ticket.wait()
+            except Exception as error:  # noqa: BLE001  a store may fail in any way: it is reported
+                self._lost(head, f"waiting for a commit failed: {error!r}", error)
+                return
+            if not head.ticket.done:
+                self._lost(head, "a ticket's wait() returned before its commit was done", None)
+                return
+            self._collect()
+
+    def give_up(self, waited: float) -> None:
+        """Stop waiting for what is open, and report it once."""
+        if self._stalled is None and not self.settled:
+            what = f"{len(self._open)} commits were not done after {waited:g} s and are given up"
+            self._lost(self._open[-1], what, None)
+
+    def _lost(self, commit: Commit, what: str, cause: Exception | None) -> None:
+        if self._stalled is None:
+            self._stalled = commit
+            after = "they may still land. Nothing more is waited for until the store answers"
+            self._failed(CommitUnknownError(f"{what}: {after}"), cause)
+
+    def _is_open(self, upto: Commit | None) -> bool:
+        return bool(self._open) and (upto is None or self._open[0].number <= upto.number)
+
+    def _collect(self) -> None:
+        """Look at the outcome of what is done, in order."""
+        while self._open and self._open[0].ticket.done:
+            commit = self._open.popleft()
+            if commit is self._stalled:
+                self._stalled = None
+            error = commit.ticket.error
+            if error is None:
+                self._news = True
+            else:
+                self._missed.extend(commit.records)
+                self._failed(
+                    CommitFailedError(
+                        f"a commit of {len(commit.records)} records failed: {error!r}. "
+                        "They are sent again with the next one"
+                    ),
+                    error,
+                )
+
+    def _failed(self, failure: JournalError, cause: Exception | None) -> None:
+        failure.__cause__ = cause
+        self._failure = failure
+        _log.warning("%s", failure)
+        self.on_failure(failure)

@@ -1,0 +1,133 @@
+"""`CallContext`: what one running call can know and say (the public `ToolContext`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import Any, Final
+
+import trio
+
+import trio_runner._core.events as ev
+import trio_runner._core.values as v
+from trio_runner._core.errors import UsageError
+from trio_runner._shell.notices import Notices
+from trio_runner.abc import ToolContext
+
+_current: ContextVar[ToolContext | None] = ContextVar("trio_runner_tool_context", default=None)
+
+
+def current_tool_context() -> ToolContext:
+    """The context of the tool call that is running here, found without a parameter.
+
+    Works in the tool, in the tasks it starts and in its worker thread.
+
+    Raises:
+      UsageError: no tool call is running here.
+    """
+    context = _current.get()
+    if context is None:
+        raise UsageError("no tool call is running here; call this from inside a tool")
+    return context
+
+
+class CallContext:
+    """One call on its way. Implements `trio_runner.abc.ToolContext`."""
+
+    __slots__ = (
+        "_attached",
+        "_call",
+        "_key_prefix",
+        "_notices",
+        "_step",
+        "_unclaimed",
+        "arguments",
+        "attempt",
+        "began",
+        "open",
+        "resumed",
+    )
+
+    def __init__(
+        self,
+        call: v.ToolCall,
+        arguments: v.JSONObject,
+        notices: Notices,
+        step: int,
+        key_prefix: str,
+        resumed: bool,
+        attached: list[v.Message],
+    ) -> None:
+        self._call: Final = call
+        self._notices: Final = notices
+        self._step: Final = step
+        self._key_prefix: Final = key_prefix
+        #: Where the turn collects what tools attach.
+        self._attached: Final = attached
+        #: Who takes the item out may start (or give up) the call: list.pop is atomic.
+        self._unclaimed: Final = [True]
+        self.arguments: Mapping[str, Any] = arguments
+        self.attempt: int = 1
+        self.resumed: bool = resumed
+        #: When the tool was called, on trio's clock.
+        self.began: float = trio.current_time()
+        #: False once the call has its result; what is said later is dropped.
+        self.open: bool = True
+
+    @property
+    def call_id(self) -> str:
+        """The id of the call."""
+        return self._call.id
+
+    @property
+    def name(self) -> str:
+        """The name of the tool, as the model called it."""
+        return self._call.name
+
+    @property
+    def idempotency_key(self) -> str:
+        """``turn:step:call``; the turn is named with its session."""
+        return f"{self._key_prefix}:{self._call.id}"
+
+    @property
+    def duration(self) -> float:
+        """Seconds since the tool was called."""
+        return trio.current_time() - self.began
+
+    def make_current(self) -> None:
+        """Let `current_tool_context` find this call in the current task."""
+        _current.set(self)
+
+    @trio.lowlevel.enable_ki_protection
+    def report_progress(
+        self, progress: float, total: float | None = None, message: str | None = None
+    ) -> None:
+        """Tell the observers how far the call is; ``total`` and ``message`` are optional."""
+        if self.open and self._notices.listening:
+            self._notices.tell_from_anywhere(
+                ev.CallProgress, self._step, self._call.id, progress, total, message
+            )
+
+    @trio.lowlevel.enable_ki_protection
+    def emit(self, value: object) -> None:
+        """Tell the observers a value of the tool's own."""
+        if self.open and self._notices.listening:
+            self._notices.tell_from_anywhere(ev.CallEmitted, self._step, self._call.id, value)
+
+    @trio.lowlevel.enable_ki_protection
+    def attach(self, *content: v.ContentBlock) -> None:
+        """Send media to the model in a marked user message behind the results."""
+        if self.open and content:
+            meta = {"attached_by": self._call.id}
+            self._attached.append(v.Message.user(content, meta=meta))
+
+    def claim_start(self) -> bool:
+        """Whether a threaded tool may begin now; says so exactly once."""
+        try:
+            return self._unclaimed.pop()
+        except IndexError:
+            return False
+
+    def give_up(self) -> bool:
+        """Whether a threaded tool had not begun; it never will then."""
+        return self.claim_start()

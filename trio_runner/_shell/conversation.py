@@ -1,0 +1,359 @@
+"""`Conversation`: what outlives a turn: the history, its session, the one-turn lock.
+
+An agent has one; the runner works on it and on nothing else of the agent's
+state, so that any object with a conversation can be driven (`ToolLoopAgent`).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+import attrs
+
+import trio_runner._core.records as r
+import trio_runner._core.stand_ins as stand_ins
+import trio_runner._core.values as v
+from trio_runner._core.errors import BusyError, HistoryError, JournalError, UsageError
+from trio_runner._core.fold import fold
+from trio_runner._core.history import History
+from trio_runner._core.reconcile import HistoryRollbackState, reconcile_interrupted_history
+from trio_runner._core.turn import Phase, Turn
+from trio_runner._core.validity import history_problems, result_problems
+from trio_runner._shell.commits import Commits
+from trio_runner.abc import JournalSession
+
+_log = logging.getLogger("trio_runner")
+
+
+@attrs.frozen
+class LastTurn:
+    """How the newest turn ended.
+
+    Attributes:
+      messages: the turn's messages, input first.
+      rollback: what the end did to the history.
+      usage: the sum over its model calls.
+      commit_errors: what the journal could not do.
+    """
+
+    number: int
+    messages: tuple[v.Message, ...]
+    end_reason: v.EndReason
+    rollback: HistoryRollbackState
+    usage: v.Usage
+    commit_errors: tuple[JournalError, ...]
+
+
+class Conversation:
+    """History and session of one agent.
+
+    Invariant: ``history`` is valid after every call (``test_conversation.py``).
+    """
+
+    def __init__(self, messages: Iterable[v.Message] = ()) -> None:
+        #: Closed steps only.
+        self.history = History()
+        #: The newest turn; not ENDED while it runs, or when a crash or a load left it open.
+        self.turn: Turn | None = None
+        #: Counts turns from 1.
+        self.turns = 0
+        self.commits = Commits(None)
+        #: When the finishing of the newest turn must be over; -inf before its first interrupt.
+        self.grace_deadline = -math.inf
+        #: Whether the open turn comes from a loaded history, which does not say what ran.
+        self._loaded_open = False
+        #: Names the session in idempotency keys; a random name when nothing is kept.
+        self._name = secrets.token_hex(4)
+        #: What runs the present turn; None when the agent is free.
+        self._holder: object | None = None
+        #: How the newest turn ended, as a question to whoever ran it.
+        self._last: Callable[[], LastTurn | None] | None = None
+        given = tuple(messages)
+        if given:
+            self.load(given)
+
+    # --- the one-turn lock ------------------------------------------------------
+
+    def acquire(self, holder: object) -> None:
+        """Take the conversation for a turn.
+
+        Raises:
+          BusyError: another turn has it; nothing was changed.
+        """
+        if self._holder is not None:
+            raise BusyError(
+                "another turn is running on this agent; wait for its end, or use another agent"
+            )
+        self._holder = holder
+
+    def release(self, holder: object) -> None:
+        """Free the conversation; harmless when ``holder`` does not have it."""
+        if self._holder is holder:
+            self._holder = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a turn is running."""
+        return self._holder is not None
+
+    def require_idle(self, what: str) -> None:
+        """Refuse ``what`` while a turn runs."""
+        if self._holder is not None:
+            raise BusyError(f"cannot {what} while a turn is running on this agent")
+
+    # --- turns ------------------------------------------------------------------
+
+    def new_turn(self, history: History, *, sends_whole_turn: bool) -> Turn:
+        """The machine of the next turn, on ``history``."""
+        self.turns += 1
+        self.turn = Turn(history, self.turns, sends_whole_turn=sends_whole_turn)
+        return self.turn
+
+    def key_prefix(self, turn: Turn) -> str:
+        """The ``turn:step`` part of the idempotency keys of the turn's present step."""
+        return f"{self._name}/{turn.number}:{turn.step}"
+
+    def started_record(
+        self, turn: Turn, call: v.ToolCall, *, idempotent: bool = False
+    ) -> r.ToolStarted:
+        """The record that ``call`` may run from here on."""
+        return r.ToolStarted(
+            turn.number,
+            turn.step,
+            call.id,
+            call.name,
+            r.arguments_hash(call.arguments),
+            f"{self.key_prefix(turn)}:{call.id}",
+            idempotent,
+        )
+
+    def tells_last_turn(self, last: Callable[[], LastTurn | None]) -> None:
+        """Ask ``last`` how the newest turn ended, once it has."""
+        self._last = last
+
+    @property
+    def last_turn(self) -> LastTurn | None:
+        """How the newest turn ended; None while it runs."""
+        return self._last() if self._last is not None else None
+
+    def match_results(self, results: Sequence[v.ToolResult]) -> None:
+        """Take results that came from outside as the answers of the open step.
+
+        Raises:
+          HistoryError: one of them answers no open call; nothing was changed.
+        """
+        turn = self.turn
+        problems = [
+            f"a result for call {result.call_id!r}, which is not open"
+            for result in results
+            if turn is None or turn.position_of(result.call_id) is None
+        ]
+        ids = [result.call_id for result in results]
+        problems += [f"{ids.count(i)} results for call {i!r}" for i in set(ids) if ids.count(i) > 1]
+        for result in results:
+            problems += [f"result for {result.call_id!r}: {each}" for each in result_problems(result)]
+        if problems:
+            raise HistoryError(sorted(problems))
+        for result in results:
+            assert turn is not None
+            self._finish_call(turn, result)
+
+    def heal(self) -> tuple[v.ToolResult, ...]:
+        """Answer what a crash or a load left open, and end that turn; the repair is recorded.
+
+        Returns:
+          The results that were made; () when nothing was open.
+        """
+        turn = self.turn
+        if turn is None or turn.phase is Phase.ENDED:
+            return ()
+        made = self.answer_started(turn)
+        rest = turn.interrupt(v.EndReason.INTERRUPTED, crashed=True)
+        for result in rest:
+            self.commits.add(r.ToolFinished(turn.number, turn.step, result))
+        assert turn.end_reason is not None
+        self.commits.add(r.TurnEnded(turn.number, turn.end_reason))
+        return (*made, *rest)
+
+    def answer_started(self, turn: Turn) -> tuple[v.ToolResult, ...]:
+        """Answer the open calls of a cut turn that may have run; the others stay open."""
+        reply = turn.reply
+        if reply is None:
+            return ()
+        made: list[v.ToolResult] = []
+        for position in turn.started_positions:
+            call = reply.tool_calls[position]
+            if self._loaded_open:
+                made.append(stand_ins.unrecorded(call))
+            else:
+                made.append(stand_ins.crashed(call, started=True))
+        for result in made:
+            self._finish_call(turn, result)
+        self._loaded_open = False
+        return tuple(made)
+
+    def _finish_call(self, turn: Turn, result: v.ToolResult) -> None:
+        position = turn.position_of(result.call_id)
+        assert position is not None
+        step = turn.step
+        turn.tool_finished(position, result)
+        self.commits.add(r.ToolFinished(turn.number, step, result))
+
+    # --- history as a whole -----------------------------------------------------
+
+    def replace_history(self, messages: Iterable[v.Message], turn: Turn | None = None) -> None:
+        """Put ``messages`` in the place of the history.
+
+        Args:
+          turn: the running turn, whose open step stays open behind them.
+
+        Raises:
+          HistoryError: they are not valid; nothing was changed.
+        """
+        given = _templates_first(messages)
+        reply = turn.reply if turn is not None else None
+        step = () if reply is None else _answered(reply)
+        problems = history_problems([*given, *step])
+        if problems:
+            raise HistoryError(problems)
+        if turn is not None:
+            turn.history_replaced(given)
+        else:
+            self.history.replace(given)
+        if turn is None or turn.history is self.history:
+            self.commits.add(r.HistoryReplaced(given))
+
+    def load(self, messages: Iterable[v.Message]) -> None:
+        """Take over a history from elsewhere.
+
+        A step that is open at its end is kept aside until the next turn begins
+        or resumes; everything else that is damaged is repaired.
+        """
+        self.require_idle("load a history")
+        given = _templates_first(messages)
+        closed, reply, results = _split_open_step(given)
+        repaired, _ = reconcile_interrupted_history(closed)
+        if reply is not None and history_problems([*repaired, *_answered(reply, results)]):
+            # Only a step that is sound in itself can be taken up again.
+            repaired, _ = reconcile_interrupted_history(given)
+            reply = None
+        self.heal()
+        self.history.replace(repaired)
+        self.commits.add(r.HistoryReplaced(repaired))
+        if reply is not None:
+            self._open_step(reply, results)
+
+    def _open_step(self, reply: v.Message, results: Sequence[v.ToolResult]) -> None:
+        turn = self.new_turn(self.history, sends_whole_turn=False)
+        records: list[r.Record] = [r.TurnStarted(turn.number, ()), r.ModelFinished(turn.number, 0, reply)]
+        turn.model_replied(reply)
+        for result in results:
+            position = turn.position_of(result.call_id)
+            assert position is not None
+            turn.tool_finished(position, result)
+            records.append(r.ToolFinished(turn.number, 0, result))
+        for position in turn.open_positions:
+            # Nothing says that they did not run.
+            turn.tool_started(position)
+            records.append(self.started_record(turn, reply.tool_calls[position]))
+        self._loaded_open = True
+        self.commits.add(*records)
+
+    # --- the session ------------------------------------------------------------
+
+    def attach(self, session: JournalSession, name: str, agent: str) -> None:
+        """Take over an opened session.
+
+        Raises:
+          UsageError: both the conversation and the session have messages.
+          RecordError: the records do not fit together; nothing was changed.
+        """
+        self.require_idle("open a session")
+        records = session.records
+        state = fold(records)
+        if len(self.history) and records and name != self._name:
+            raise UsageError(
+                f"session {name!r} holds {len(state.history)} messages and the agent has "
+                f"{len(self.history)} of its own; give the history or the session, not both"
+            )
+        self.commits = Commits(session)
+        if not records:
+            self.commits.add(r.SessionOpened(agent))
+            if len(self.history):
+                self.commits.add(r.HistoryReplaced(self.history.snapshot()))
+        else:
+            if name == self._name and state.history.view() != self.history.view():
+                _log.warning("session %r is not what this agent had; the session wins", name)
+            self.history, self.turn, self.turns = state.history, state.turn, state.turns
+            self._loaded_open = False
+        self._name = name
+
+    def detach(self) -> None:
+        """Let go of the session; history stays in memory and nothing more is recorded."""
+        self.commits = Commits(None)
+
+
+def _templates_first(messages: Iterable[v.Message]) -> tuple[v.Message, ...]:
+    given = tuple(messages)
+    for message in given:
+        if type(message) is not v.Message:
+            raise TypeError(f"a history holds a {type(message).__name__}; expected Message values")
+    front = tuple([message for message in given if message.template])
+    if given[: len(front)] == front:
+        return given
+    return (*front, *[message for message in given if not message.template])
+
+
+def _answered(
+    reply: v.Message, given: Iterable[v.ToolResult] = ()
+) -> tuple[v.Message, v.Message]:
+    """The step with the results given, and stand-ins for the others."""
+    by_id = {result.call_id: result for result in given}
+    results = [by_id.get(call.id) or stand_ins.unrecorded(call) for call in reply.tool_calls]
+    return reply, v.Message.user(tool_results=results)
+
+
+#: Stop reasons with which a reply's calls were to run.
+_ASKS: Final = (
+    v.StopReason.TOOL_USE,
+    v.StopReason.END_TURN,
+    v.StopReason.STOP_SEQUENCE,
+    v.StopReason.PAUSE,
+    v.StopReason.CONTINUE_,
+    None,
+)
+
+
+def _split_open_step(
+    messages: tuple[v.Message, ...],
+) -> tuple[tuple[v.Message, ...], v.Message | None, tuple[v.ToolResult, ...]]:
+    """Split off a step that is open at the end: ``(closed, reply, results)``."""
+    if messages and _asks(messages[-1]):
+        return messages[:-1], _as_tool_use(messages[-1]), ()
+    if len(messages) > 1 and _asks(messages[-2]) and messages[-1].tool_results:
+        reply, last = messages[-2:]
+        wanted = {call.id for call in reply.tool_calls}
+        ids = [result.call_id for result in last.tool_results]
+        partial = set(ids) < wanted and len(set(ids)) == len(ids) and not last.content
+        if partial and not last.template:
+            return messages[:-2], _as_tool_use(reply), last.tool_results
+    return messages, None, ()
+
+
+def _asks(message: v.Message) -> bool:
+    return (
+        message.role == "assistant"
+        and bool(message.tool_calls)
+        and message.stop_reason in _ASKS
+        and not any(call.arguments_error for call in message.tool_calls)
+    )
+
+
+def _as_tool_use(reply: v.Message) -> v.Message:
+    if reply.stop_reason is v.StopReason.TOOL_USE:
+        return reply
+    return attrs.evolve(reply, stop_reason=v.StopReason.TOOL_USE)

@@ -1,0 +1,94 @@
+"""`ToolRunnerHooks`: where an application may decide and change, awaited in order.
+
+The error policy, one line each, is ``docs/explanation/hook-errors.md``.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import attrs
+
+import trio_runner._core.values as v
+
+if TYPE_CHECKING:
+    from trio_runner._shell.runner import ToolRunner
+
+
+def _is_async(function: Any) -> bool:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004  the method itself is wanted
+    )
+
+
+def _check_async(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    if value is not None and not _is_async(value):
+        raise TypeError(
+            f"hook {attribute.name} is {value!r}; expected an async function (or None)"
+        )
+
+
+MessageHook = Callable[["ToolRunner", v.Message], Awaitable[None]]
+MessagesHook = Callable[["ToolRunner", tuple[v.Message, ...]], Awaitable[None]]
+
+
+@attrs.frozen(kw_only=True)
+class ToolRunnerHooks:
+    """Functions called at five points of a step; each may be None.
+
+    A hook may call ``runner.append_messages``, ``runner.replace_history`` and
+    ``runner.deny``, and set ``runner.request_params``. It cannot edit a message.
+
+    Attributes:
+      before_llm_call: ``(runner, messages)``: what the model is about to be sent:
+        the delta with history, the whole turn without.
+      after_llm_call: ``(runner, message)``, after every reply.
+      before_tool_call: ``(runner, message)``, before a batch; guards all of it.
+      after_tool_call: ``(runner, message)``, when all results are stored.
+      after_turn_complete: ``(runner, message)``, once, after the answer is committed.
+    """
+
+    before_llm_call: MessagesHook | None = attrs.field(default=None, validator=_check_async)
+    after_llm_call: MessageHook | None = attrs.field(default=None, validator=_check_async)
+    before_tool_call: MessageHook | None = attrs.field(default=None, validator=_check_async)
+    after_tool_call: MessageHook | None = attrs.field(default=None, validator=_check_async)
+    after_turn_complete: MessageHook | None = attrs.field(default=None, validator=_check_async)
+
+
+@runtime_checkable
+class ToolRunnerHookCapable(Protocol):
+    """An agent with hooks of its own, read at each turn's start."""
+
+    @property
+    def tool_runner_hooks(self) -> ToolRunnerHooks | None:
+        """The hooks, or None."""
+        ...
+
+
+class _Chain:
+    """Hooks of one point, in order; when one raises, the later ones do not run."""
+
+    def __init__(self, hooks: tuple[Callable[..., Awaitable[None]], ...]) -> None:
+        self._hooks = hooks
+
+    async def __call__(self, runner: ToolRunner, subject: Any) -> None:
+        for hook in self._hooks:
+            await hook(runner, subject)
+
+
+def merge_hooks(*hooks: ToolRunnerHooks | None) -> ToolRunnerHooks:
+    """One set of hooks that runs the given ones in order."""
+    given = [each for each in hooks if each is not None]
+    if len(given) == 1:
+        return given[0]
+    merged: dict[str, Any] = {}
+    for field in attrs.fields(ToolRunnerHooks):
+        chain = tuple([hook for each in given if (hook := getattr(each, field.name)) is not None])
+        if chain:
+            merged[field.name] = chain[0] if len(chain) == 1 else _Chain(chain)
+    return ToolRunnerHooks(**merged)

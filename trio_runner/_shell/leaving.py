@@ -1,0 +1,78 @@
+"""Which error leaves a turn, and what counts as a cancellation (contract C7).
+
+By precedence: KeyboardInterrupt and SystemExit, then the caller's Cancelled,
+then a single error bare, then several as one group. What loses is reported.
+Only the layer of our own nurseries is taken off, never a user's group.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator
+from typing import Final, cast
+
+import trio
+
+#: Raised from outside, never by the work itself: they leave whatever else happened.
+EXITS: Final = (KeyboardInterrupt, SystemExit, GeneratorExit)
+
+
+class TurnTimeoutError(trio.TooSlowError):
+    """The turn's own deadline (``turn_timeout``) passed; its history is valid and kept."""
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """The exceptions in ``error`` that are no groups."""
+    if isinstance(error, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        for inner in group.exceptions:
+            yield from leaves(inner)
+    else:
+        yield error
+
+
+def is_cancellation(error: BaseException) -> bool:
+    """Whether a leaf is trio's Cancelled or asyncio's CancelledError.
+
+    asyncio is looked up, not imported: without it nobody can raise its error.
+    """
+    if isinstance(error, trio.Cancelled):
+        return True
+    exceptions = sys.modules.get("asyncio.exceptions")
+    foreign = getattr(exceptions, "CancelledError", None)
+    return foreign is not None and isinstance(error, foreign)
+
+
+def cancelled_from_outside() -> bool:
+    """Whether a scope around the current task's innermost one is cancelled right now."""
+    return trio.current_effective_deadline() == -math.inf
+
+
+def pick(
+    group: BaseExceptionGroup[BaseException], report: Callable[[BaseException], None]
+) -> BaseException:
+    """What leaves a nursery of ours that raised ``group``.
+
+    Args:
+      report: told of each error that loses.
+    """
+    inner = list(group.exceptions)
+    for kind in (EXITS, (trio.Cancelled,)):
+        for error in inner:
+            for leaf in leaves(error):
+                if isinstance(leaf, kind):
+                    _report_others(inner, leaf, report)
+                    return leaf
+    if len(inner) == 1:
+        return inner[0]
+    return BaseExceptionGroup("several errors ended the batch", inner)
+
+
+def _report_others(
+    errors: list[BaseException], winner: BaseException, report: Callable[[BaseException], None]
+) -> None:
+    for error in errors:
+        for leaf in leaves(error):
+            if leaf is not winner and not is_cancellation(leaf):
+                report(leaf)

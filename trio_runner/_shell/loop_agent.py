@@ -1,0 +1,82 @@
+"""`ToolLoopAgent`: all that the loop knows of an agent.
+
+The runner decides, the agent acts. Any object with these members can be driven
+by a `ToolRunner`; it need not inherit anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Protocol, TypeAlias
+
+import attrs
+
+import trio_runner._core.values as v
+from trio_runner._core.params import RequestParams, check_seconds
+from trio_runner._core.planning import PlannedToolCall
+from trio_runner._shell.conversation import Conversation
+from trio_runner._shell.hooks import ToolRunnerHooks
+from trio_runner.abc import DeltaSink, ModelRequest, Observer, Tool, ToolContext
+
+Durability = Literal["best_effort", "strict"]
+
+#: A call matched to its tool.
+Planned: TypeAlias = PlannedToolCall[Tool]
+
+
+def _check_durability(_: object, __: object, value: object) -> None:
+    if value not in ("best_effort", "strict"):
+        raise ValueError(f"durability is {value!r}; expected 'best_effort' or 'strict'")
+
+
+def _check_seconds(_: object, attribute: attrs.Attribute[float], value: object) -> None:
+    check_seconds(attribute.name, value)
+
+
+@attrs.frozen(kw_only=True)
+class LoopConfig:
+    """How an agent's turns run, fixed when the agent is made.
+
+    Attributes:
+      grace: seconds that finishing may take after the first interrupt of a turn.
+      commit_timeout: seconds a commit is waited for while nothing is cancelled.
+      durability: what a failed commit means: a report, or the end of the turn.
+    """
+
+    instruction: str | None = None
+    params: RequestParams = RequestParams()
+    hooks: ToolRunnerHooks | None = None
+    observers: tuple[Observer, ...] = ()
+    grace: float = attrs.field(default=5.0, validator=_check_seconds)
+    commit_timeout: float = attrs.field(default=30.0, validator=_check_seconds)
+    durability: Durability = attrs.field(default="best_effort", validator=_check_durability)
+
+
+class ToolLoopAgent(Protocol):
+    """What a `ToolRunner` drives."""
+
+    @property
+    def conversation(self) -> Conversation:
+        """The history and its session; one per agent."""
+        ...
+
+    @property
+    def config(self) -> LoopConfig:
+        """The settings; read at each turn's start."""
+        ...
+
+    async def list_tools(self) -> Sequence[Tool]:
+        """What the model may call now; the same object while nothing changed."""
+        ...
+
+    async def reply(self, request: ModelRequest, emit: DeltaSink) -> v.Message:
+        """Ask the model once."""
+        ...
+
+    async def call_tool(self, planned: Planned, context: ToolContext) -> v.ToolResult:
+        """Run one planned call and convert what its tool returned.
+
+        What it raises becomes the call's error result, but for `FatalToolError`.
+        The arguments to use are ``context.arguments``, a copy.
+        """
+        ...

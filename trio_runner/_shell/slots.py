@@ -1,0 +1,78 @@
+"""`slot_of`: a slot of a named limiter, which nested turns cannot deadlock on.
+
+A tool may run a turn of its own, whose tools want the same limiter. A tool that
+waits for such a nested call does no work itself, so it *lends* its slot: the
+slot goes back to the limiter while nested calls want or hold one, and is taken
+again when the last of them is through. At most ``total_tokens`` tools work at
+any time, and somebody always can.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from types import TracebackType
+
+from trio_runner.abc import Limiter
+
+_held: ContextVar[tuple[Slot, ...]] = ContextVar("trio_runner_held_slots", default=())
+
+
+class Slot:
+    """One call's slot; use it as an async context manager in the call's own task."""
+
+    __slots__ = ("_guests", "_holding", "_lender", "_limiter", "_outer")
+
+    def __init__(self, limiter: Limiter) -> None:
+        self._limiter = limiter
+        #: Slots of the calls around this one.
+        self._outer = _held.get()
+        #: The innermost call around this one that has a slot of the same limiter.
+        self._lender = next((slot for slot in self._outer if slot._limiter is limiter), None)
+        #: Nested calls that want or hold a slot.
+        self._guests = 0
+        self._holding = False
+
+    async def __aenter__(self) -> None:
+        """Wait for a slot. If cancelled, none is taken."""
+        if self._lender is not None:
+            self._lender._guest_came()
+        try:
+            await self._take()
+        except BaseException:
+            if self._lender is not None:
+                self._lender._guests -= 1
+            raise
+        _held.set((self, *self._outer))
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Give the slot back; waits only when it was borrowed from an outer call."""
+        _held.set(self._outer)
+        self._give_back()
+        if self._lender is not None:
+            await self._lender._guest_left()
+
+    async def _take(self) -> None:
+        await self._limiter.acquire_on_behalf_of(self)
+        self._holding = True
+
+    def _give_back(self) -> None:
+        if self._holding:
+            self._holding = False
+            self._limiter.release_on_behalf_of(self)
+
+    def _guest_came(self) -> None:
+        self._guests += 1
+        self._give_back()
+
+    async def _guest_left(self) -> None:
+        self._guests -= 1
+        if not self._guests and not self._holding:
+            await self._take()
+            if self._guests:
+                # Another nested call came while this one was waiting: lend it again.
+                self._give_back()

@@ -1,0 +1,291 @@
+"""What you implement: models, tools, toolsets, journals, observers.
+
+Everything here is a protocol or a small frozen value; the library's own
+implementations use nothing that is not on this page. Words: a *turn* is one
+user input to its end, a *step* is one reply and its batch, *commit* means
+making records durable. The contract C1-C9 is ``docs/explanation/contract.md``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+
+import attrs
+
+import trio_runner._core.events as events
+import trio_runner._core.params as params_
+import trio_runner._core.records as records_
+import trio_runner._core.values as v
+
+# --- the model side -------------------------------------------------------------
+
+
+class DeltaSink(Protocol):
+    """Takes the pieces of a reply while it streams."""
+
+    def __call__(self, text: str) -> None:
+        """Pass ``text`` on to the observers. Never blocks, never raises."""
+        ...
+
+
+@attrs.frozen
+class ModelRequest:
+    """One question to the model.
+
+    Attributes:
+      delta: the messages the model side does not have yet; the tail of ``history``.
+        Empty when a paused reply is sent back. A stateful provider sends just these.
+      history: all messages to send, templates first, ``delta`` included: a
+        read-only view that costs nothing to make and never changes.
+      tools: what the model may call.
+      params: the turn's resolved settings.
+      instruction: the system prompt, or None.
+    """
+
+    delta: Sequence[v.Message]
+    history: Sequence[v.Message]
+    tools: Sequence[Tool]
+    params: params_.RequestParams
+    instruction: str | None = None
+
+
+class Model(Protocol):
+    """Asks a model once."""
+
+    async def reply(self, request: ModelRequest, emit: DeltaSink) -> v.Message:
+        """Return the assistant message that answers ``request``.
+
+        Tool calls may have their arguments as text, and missing or repeated
+        ids; the runner normalises them. Cancellation must be let through, and
+        must close the provider's stream. An error leaves the turn bare.
+        """
+        ...
+
+
+# --- tools ----------------------------------------------------------------------
+
+
+class ToolContext(Protocol):
+    """What a running tool can know and say about its call.
+
+    A function tool gets one for a parameter annotated ``ToolContext`` (the
+    model does not see it); `trio_runner.current_tool_context` finds it without
+    a parameter.
+    """
+
+    @property
+    def call_id(self) -> str:
+        """The id of the call, unique within the history."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """The name of the tool."""
+        ...
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """The arguments of this call: a copy, made before the tool got them."""
+        ...
+
+    @property
+    def idempotency_key(self) -> str:
+        """``turn:step:call``: the same whenever this very call is run again."""
+        ...
+
+    @property
+    def attempt(self) -> int:
+        """1, or more when an idempotent call is run again after a crash."""
+        ...
+
+    @property
+    def resumed(self) -> bool:
+        """Whether the turn goes on after an interruption or a crash."""
+        ...
+
+    def report_progress(
+        self, progress: float, total: float | None = None, message: str | None = None
+    ) -> None:
+        """Tell the observers how far the call is. Never blocks; may be called from its thread."""
+        ...
+
+    def emit(self, value: object) -> None:
+        """Tell the observers a value of your own. Never blocks; may be called from its thread."""
+        ...
+
+    def attach(self, *content: v.ContentBlock) -> None:
+        """Send media to the model in a marked user message after the results."""
+        ...
+
+    def claim_start(self) -> bool:
+        """Say, from the worker thread, that a ``threaded`` tool begins now.
+
+        False means that the call was given up before it began: do nothing.
+        Tools that are not ``threaded`` never call this.
+        """
+        ...
+
+
+#: A tool name that every provider takes.
+TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def _check_name(_: object, __: object, value: object) -> None:
+    if type(value) is not str or not TOOL_NAME.fullmatch(value):
+        raise ValueError(
+            f"tool name {value!r} is not one providers take; expected 1 to 64 characters "
+            "of A-Z, a-z, 0-9, _ and -"
+        )
+
+
+def _check_timeout(_: object, __: object, value: object) -> None:
+    params_.check_seconds("timeout", value, optional=True)
+
+
+@attrs.frozen
+class Tool:
+    """One tool: what the model is told, and the function that runs it.
+
+    Attributes:
+      name: as the model calls it: 1 to 64 characters of ``A-Za-z0-9_-``.
+      description: for the model.
+      input_schema: JSON Schema of the arguments, an object.
+      call: ``await call(arguments, context)``. The arguments are a copy it may
+        change. What it returns is converted to a `ToolResult`; what it raises
+        becomes an error result, but for `FatalToolError`, which ends the turn.
+      timeout: seconds from when the call really starts; None: the turn's ``tool_timeout``.
+      sequential: a barrier: earlier calls of the batch finish first, it runs
+        alone, then the rest.
+      idempotent: may be run again with the same key after a crash.
+      limiter: shared by every tool that has it, over all turns and batches.
+      bare_name: the name without a server's prefix, accepted when unique.
+      threaded: the call begins in a worker thread and says so by
+        `ToolContext.claim_start`; until then it counts as not started.
+    """
+
+    name: str = attrs.field(validator=_check_name)
+    description: str
+    input_schema: Mapping[str, Any]
+    call: Callable[[v.JSONObject, ToolContext], Awaitable[object]]
+    title: str | None = None
+    output_schema: Mapping[str, Any] | None = None
+    annotations: Mapping[str, Any] | None = None
+    timeout: float | None = attrs.field(default=None, validator=_check_timeout)
+    sequential: bool = False
+    idempotent: bool = False
+    limiter: Limiter | None = None
+    bare_name: str | None = None
+    threaded: bool = False
+    meta: Mapping[str, Any] = attrs.field(factory=v.empty_object)
+
+
+class Limiter(Protocol):
+    """The part of `trio.CapacityLimiter` that is used."""
+
+    async def acquire_on_behalf_of(self, borrower: Any) -> None:
+        """Wait for a slot."""
+        ...
+
+    def release_on_behalf_of(self, borrower: Any) -> None:
+        """Give the slot back."""
+        ...
+
+
+class Toolset(Protocol):
+    """A source of tools that lives in ``async with``, such as an MCP server.
+
+    The agent enters it once and leaves it once, however many tasks use the
+    agent. Leaving must be bounded and must end calls in flight.
+    """
+
+    @property
+    def name(self) -> str:
+        """Names it in messages."""
+        ...
+
+    async def list_tools(self) -> Sequence[Tool]:
+        """The tools as they are now; asked before each model call, so it should be quick."""
+        ...
+
+    async def __aenter__(self) -> Self:
+        """Connect."""
+        ...
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        """Close, within a bound."""
+        ...
+
+
+# --- the journal ----------------------------------------------------------------
+
+
+class CommitTicket(Protocol):
+    """Stands for the commit of one append.
+
+    The tickets of a session finish in the order of their appends. When one
+    fails, every later one that is not done fails with it: what is stored is
+    always a prefix of what was appended, and what failed may be appended anew.
+    """
+
+    @property
+    def done(self) -> bool:
+        """Whether the outcome is known: durable, or failed with ``error``."""
+        ...
+
+    @property
+    def error(self) -> Exception | None:
+        """Why the commit failed; None while open or when durable."""
+        ...
+
+    async def wait(self) -> None:
+        """Wait until ``done``; does not raise ``error``.
+
+        May be cancelled and called again; a cancel changes nothing about the commit.
+        """
+        ...
+
+
+class JournalSession(Protocol):
+    """One session, open for writing. It has one writer at a time."""
+
+    @property
+    def records(self) -> Sequence[records_.Record]:
+        """What is stored: durable records, in order."""
+        ...
+
+    def append(self, records: Sequence[records_.Record]) -> CommitTicket:
+        """Number, encode and enqueue ``records`` as one commit. No checkpoint."""
+        ...
+
+    async def aclose(self) -> None:
+        """Give the session up after what was appended is settled; the caller bounds the wait."""
+        ...
+
+
+class Journal(Protocol):
+    """Keeps sessions."""
+
+    async def open(self, session_id: str) -> JournalSession:
+        """Open a session for writing, making it when it is new."""
+        ...
+
+
+# --- observers ------------------------------------------------------------------
+
+
+class Observer(Protocol):
+    """Is told what happens, in the order it happens; may only look."""
+
+    def on_event(self, event: events.Event) -> None:
+        """Take one event. Must not block. An exception is logged and counted, never raised."""
+        ...
+
+

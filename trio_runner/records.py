@@ -1,0 +1,11 @@
+"""The records of a session, as public names: what a journal keeps."""
+
+from trio_runner._core.records import HistoryReplaced as HistoryReplaced
+from trio_runner._core.records import InputAdded as InputAdded
+from trio_runner._core.records import ModelFinished as ModelFinished
+from trio_runner._core.records import Record as Record
+from trio_runner._core.records import SessionOpened as SessionOpened
+from trio_runner._core.records import ToolFinished as ToolFinished
+from trio_runner._core.records import ToolStarted as ToolStarted
+from trio_runner._core.records import TurnEnded as TurnEnded
+from trio_runner._core.records import TurnStarted as TurnStarted

@@ -1,0 +1,193 @@
+"""`sweep_lines`: SIGINT before every *line* of chosen code.
+
+What may live here: the trace function that counts lines and sends the signal,
+and the sweep over them.
+
+A signal may be handled between any two lines. The trace function of a frame is
+called before each line, on top of that frame; the handler it triggers
+therefore walks the same frames as a real one would, finds the same protection,
+and either defers the interrupt or raises it, and then Python raises it in the
+traced frame, before the line. (Python handles signals at some places within a
+line as well, after a call for instance; those are not reached.)
+
+Positions are lines as they are executed, in all tasks, from the call of ``run``
+to its end: a line in a loop is a position each time.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import sys
+from collections.abc import Callable, Iterable
+from types import CodeType, FrameType, ModuleType
+from typing import Any, Final, TypeAlias
+
+import trio
+
+import trio_runner.testing._determinism as _determinism
+import trio_runner.testing._faults as _faults
+import trio_runner.testing._position as _position
+from trio_runner.testing._faults import SIGINT, SweepError
+from trio_runner.testing._outcome import Case, Outcome
+from trio_runner.testing._position import LineTracer, Options, Planned, Probe
+from trio_runner.testing._report import SweepReport
+from trio_runner.testing._sweep import Runner, judge, spread, surroundings
+
+# The engine does not interrupt itself, also when its own package is swept.
+_ENGINE_FILES: Final = frozenset(
+    str(module.__file__) for module in (_determinism, _faults, _position, sys.modules[__name__])
+)
+
+#: Code to sweep: a module or package, or the path of a file or folder.
+Source: TypeAlias = "ModuleType | str | os.PathLike[str]"
+
+
+def sweep_lines(
+    make_case: Callable[[], Case],
+    *,
+    paths: Iterable[Source],
+    seeds: Iterable[int] = (0,),
+    restrict_ki: bool = True,
+    max_positions: int | None = None,
+    max_failures: int | None = None,
+    hang_after: float = 3600.0,
+) -> SweepReport:
+    """Run a case with SIGINT before each line of some code, and check what is left each time.
+
+    Call it outside trio, in the main thread. A debugger or a coverage tracer is
+    switched off while the case runs.
+
+    Args:
+      make_case: as for `sweep`.
+      paths: whose lines count: packages, modules, files, folders. A coroutine's
+        lines count as well as a plain function's.
+      seeds: of trio's scheduler.
+      restrict_ki: run trio with ``restrict_keyboard_interrupt_to_checkpoints``, as
+        `trio_runner.run` does. With False the interrupt is raised at the line
+        itself wherever the code is not protected.
+      max_positions: at most this many lines per seed, spread over the whole; None: all.
+      max_failures: stop after so many failing positions; None: go on.
+      hang_after: seconds on the mock clock after which a run counts as hung.
+
+    Raises:
+      SweepError: the sweep could not do its work, or no line of ``paths`` was executed.
+    """
+    wanted = tuple(_prefix(source) for source in paths)
+    options = Options(restrict_ki=restrict_ki, hang_after=hang_after)
+    with surroundings(needs_signal=True) as trouble:
+        runner = Runner(make_case, options, trouble, max_failures, replay_words=("paths=…",))
+        for seed in seeds:
+            tracer = _Tracer(wanted)
+            # What is done only once in a process (a cache, an import) is done here.
+            runner.run((), seed, tracer=tracer, count=False)
+            clean = runner.run((), seed, tracer=tracer)
+            total = tracer.count
+            if total == 0:
+                raise SweepError(f"the case executed no line below {wanted}; nothing was swept")
+            lines = spread(total, max_positions)
+            runner.skipped += total - len(lines)
+            for done, line in enumerate(lines):
+                if runner.full:
+                    runner.skipped += len(lines) - done
+                    break
+                plan = [Planned(SIGINT, line, "line")]
+                runner.run(plan, seed, base=clean, tracer=tracer)
+        return runner.report()
+
+
+def replay_line(
+    make_case: Callable[[], Case],
+    line: int,
+    *,
+    paths: Iterable[Source],
+    seed: int = 0,
+    restrict_ki: bool = True,
+    hang_after: float = 3600.0,
+) -> Outcome:
+    """Run one position of `sweep_lines`; its ``violations`` hold the check's as well."""
+    tracer = _Tracer(tuple(_prefix(source) for source in paths))
+    options = Options(restrict_ki=restrict_ki, hang_after=hang_after)
+    with surroundings(needs_signal=True) as trouble:
+        judge(make_case(), (), seed, options, trouble, tracer)
+        plan = [Planned(SIGINT, line, "line")]
+        return judge(make_case(), plan, seed, options, trouble, tracer)
+
+
+def _prefix(source: Source) -> str:
+    """How the file names of a source begin."""
+    match source:
+        case ModuleType():
+            file = getattr(source, "__file__", None)
+            if file is None:
+                raise ValueError(f"{source!r} has no file; give the path of its folder")
+            path = pathlib.Path(file)
+            if hasattr(source, "__path__"):
+                path = path.parent
+        case _:
+            # Not resolved: the file names of code objects keep their symbolic links.
+            path = pathlib.Path(source).absolute()
+            if not path.exists():
+                raise ValueError(f"there is no file or folder {str(path)!r}")
+    return f"{path}{os.sep}" if path.is_dir() else str(path)
+
+
+class _Tracer(LineTracer):
+    """Counts the lines of the wanted files while a run is active."""
+
+    def __init__(self, wanted: tuple[str, ...]) -> None:
+        #: How many lines the last run executed.
+        self.count = 0
+        self._wanted = wanted
+        self._is_wanted: dict[CodeType, bool] = {}
+        self._probe: Probe | None = None
+        #: The line to send SIGINT before, -1 for none.
+        self._target = -1
+        self._previous: Any = None
+
+    def start(self, probe: Probe) -> None:
+        """Count from 0."""
+        self.count = 0
+        self._probe = probe
+        self._target = probe.next_line()
+        self._previous = sys.gettrace()
+        sys.settrace(self._on_call)
+
+    def stop(self) -> None:
+        """Put the tracer of before back. Python may have removed this one: it raised."""
+        sys.settrace(self._previous)
+        self._probe = None
+
+    def _on_call(self, frame: FrameType, _event: str, _arg: object) -> Any:
+        code = frame.f_code
+        wanted = self._is_wanted.get(code)
+        if wanted is None:
+            file = code.co_filename
+            wanted = file.startswith(self._wanted) and file not in _ENGINE_FILES
+            self._is_wanted[code] = wanted
+        return self._on_event if wanted else None
+
+    def _on_event(self, frame: FrameType, event: str, _arg: object) -> Any:
+        if event == "line":
+            line = self.count
+            self.count = line + 1
+            if line == self._target:
+                self._send(frame)
+        return self._on_event
+
+    def _send(self, frame: FrameType) -> None:
+        probe = self._probe
+        if probe is None:  # a frame that outlived the run
+            return
+        self._target = -1
+        code = frame.f_code
+        # From here on tracing would only cost time.
+        sys.settrace(None)
+        task = trio.lowlevel.current_task()
+        try:
+            probe.fire(task, f"{code.co_filename}:{frame.f_lineno} in {code.co_qualname}")
+        except KeyboardInterrupt:
+            raise  # into the traced frame: it was not protected
+        except BaseException as exc:
+            probe.errors.append(exc)
+            raise

@@ -1,0 +1,121 @@
+"""What a sweep found: `SweepReport`, and how it reads as text.
+
+What may live here: frozen results and their rendering.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+
+import attrs
+
+from trio_runner.testing._faults import Landing
+
+_SHOWN_FAILURES = 10
+
+
+class SweepFailed(AssertionError):
+    """A sweep found violations.
+
+    Attributes:
+      report: the whole report.
+    """
+
+    def __init__(self, report: SweepReport) -> None:
+        self.report = report
+        super().__init__(report.render())
+
+
+@attrs.frozen
+class Failure:
+    """One position at which something was violated.
+
+    Attributes:
+      seed: of the scheduler.
+      landings: the faults, with where they came; none for the run without a fault.
+      violations: one sentence each.
+      replay: a line of Python that runs just this position again.
+    """
+
+    seed: int
+    landings: tuple[Landing, ...]
+    violations: tuple[str, ...]
+    replay: str
+
+    def render(self) -> str:
+        """The failure as a few lines of text."""
+        if self.landings:
+            head = f"seed {self.seed}: " + ", then ".join(map(_where, self.landings))
+        else:
+            head = f"seed {self.seed}: no fault"
+        lines = [head, *(f"    - {violation}" for violation in self.violations)]
+        return "\n".join([*lines, f"    replay: {self.replay}"])
+
+
+def _where(landing: Landing) -> str:
+    text = f"{landing.fault} before {landing.unit} {landing.position}"
+    if not landing.landed:
+        return f"{text} (missed)"
+    return f"{text} (task {landing.task!r} at {landing.place})"
+
+
+@attrs.frozen
+class SweepReport:
+    """What a sweep covered and found.
+
+    Attributes:
+      positions: runs with a fault.
+      clean_runs: runs without one, one for each seed.
+      skipped: positions that ``sample``, ``max_positions`` or ``max_failures`` left out.
+      seeds: the seeds that were used.
+      counts: positions for each fault, or pair as ``"cancel+sigint"``.
+      end_states: how many positions ended in each end state.
+      failures: where something was violated.
+      cpu_seconds: CPU time of the whole sweep, all threads.
+    """
+
+    positions: int
+    clean_runs: int
+    skipped: int
+    seeds: tuple[int, ...]
+    counts: Mapping[str, int]
+    end_states: Mapping[Hashable, int]
+    failures: tuple[Failure, ...]
+    cpu_seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was violated."""
+        return not self.failures
+
+    @property
+    def violations(self) -> tuple[str, ...]:
+        """Every violation of every failure, in order."""
+        return tuple(text for failure in self.failures for text in failure.violations)
+
+    def render(self) -> str:
+        """The report as text; the first failures in full."""
+        counts = ", ".join(f"{name} {count}" for name, count in self.counts.items())
+        each = 1000 * self.cpu_seconds / max(1, self.positions + self.clean_runs)
+        head = (
+            f"{self.positions} positions ({counts or 'none'}) and {self.clean_runs} runs without "
+            f"a fault, {len(self.seeds)} seeds, {len(self.end_states)} distinct end states, "
+            f"{self.cpu_seconds:.1f} s CPU ({each:.1f} ms each)"
+        )
+        lines = [head]
+        if self.skipped:
+            share = self.positions / (self.positions + self.skipped)
+            lines.append(f"{self.skipped} positions left out: {share:.1%} covered")
+        if self.ok:
+            lines.append("no violation")
+        else:
+            lines.append(f"{len(self.failures)} positions with violations:")
+            lines += [failure.render() for failure in self.failures[:_SHOWN_FAILURES]]
+            if len(self.failures) > _SHOWN_FAILURES:
+                lines.append(f"… and {len(self.failures) - _SHOWN_FAILURES} more")
+        return "\n".join(lines)
+
+    def raise_if_failed(self) -> None:
+        """Raise `SweepFailed`, with the report as its text, unless `ok`."""
+        if not self.ok:
+            raise SweepFailed(self)
