@@ -62,7 +62,12 @@ class Parameters:
 
 QUICK: Final = Parameters(3, (1, 10, 100, 1000), (10, 100, 500), 3, 5, (100, 300))
 FULL: Final = Parameters(
-    7, (1, 2, 5, 10, 50, 100, 500, 1000, 5000, 10_000), (10, 50, 199, 1000, 5000), 9, 15, (500, 1500)
+    7,
+    (1, 2, 5, 10, 50, 100, 500, 1000, 5000, 10_000),
+    (10, 50, 199, 1000, 5000),
+    9,
+    15,
+    (500, 1500),
 )
 
 
@@ -201,9 +206,7 @@ def _rows(
     return rows
 
 
-def _growth(
-    report: Report, what: str, rows: dict[int, dict[str, float]], smallest: int
-) -> None:
+def _growth(report: Report, what: str, rows: dict[int, dict[str, float]], smallest: int) -> None:
     for name in next(iter(rows.values())):
         total = {count: row[name] * count for count, row in rows.items() if count >= smallest}
         if len(total) > 1:

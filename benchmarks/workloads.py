@@ -161,9 +161,7 @@ def _turn(
     return sample
 
 
-def batch(
-    *, kind: ToolKind = "tool", scopes: bool = False, journal: bool = False
-) -> Prepare:
+def batch(*, kind: ToolKind = "tool", scopes: bool = False, journal: bool = False) -> Prepare:
     """A turn with one batch of so many calls, then the answer."""
 
     def prepare(count: int) -> Sample:
@@ -185,8 +183,6 @@ def steps(*, journal: bool = False, scopes: bool = False) -> Prepare:
 
 def sleepers(seconds: Sequence[float]) -> Sample:
     """A turn with one batch of calls that sleep."""
-    calls = [
-        tr.ToolCall(f"call_{i}", "sleep", {"seconds": each}) for i, each in enumerate(seconds)
-    ]
+    calls = [tr.ToolCall(f"call_{i}", "sleep", {"seconds": each}) for i, each in enumerate(seconds)]
     replies = [tr.Message.assistant(tool_calls=calls), tr.Message.assistant("done")]
     return _turn(replies, Tool("sleep", "Sleeps.", {}, _sleep))

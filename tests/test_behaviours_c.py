@@ -6,11 +6,12 @@ import contextvars
 import itertools
 import random
 import threading
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 import trio_runner as tr
 import trio_runner.events as ev
@@ -63,7 +64,9 @@ class UnprintableError(Exception):
 ERRORS: list[Exception] = [LookupError("ordinary"), LookupError(), UnprintableError()]
 
 
-@pytest.mark.parametrize("failing", [s for n in range(6) for s in itertools.combinations(range(5), n)])
+@pytest.mark.parametrize(
+    "failing", [s for n in range(6) for s in itertools.combinations(range(5), n)]
+)
 async def test_kC1_any_subset_of_five_calls_may_fail(failing: tuple[int, ...]) -> None:
     async def work(number: int) -> str:
         for _ in range(number % 3):
@@ -377,128 +380,3 @@ async def test_kC5_a_cancel_waits_for_a_blocking_tool_and_keeps_its_result() -> 
             await agent.generate("go")
     assert scope.cancelled_caught
     assert [(r.status.value, r.text) for r in results_of(agent)] == [("ok", "finished")]
-
-
-# --- kC6 ------------------------------------------------------------------------
-
-
-class Peak:
-    def __init__(self) -> None:
-        self.now = self.highest = 0
-        self.order: list[int] = []
-
-    async def __aenter__(self) -> None:
-        self.now += 1
-        self.highest = max(self.highest, self.now)
-
-    async def __aexit__(self, *_: object) -> None:
-        self.now -= 1
-
-
-def fan_out(peak: Peak, n: int, *replies: ScriptItem, **options: Any) -> tr.ToolAgent:
-    async def work(number: int) -> str:
-        async with peak:
-            peak.order.append(number)
-            await trio.sleep(1 + number % 3)
-            if number == 17:
-                raise LookupError("one raises")
-            return "ok"
-
-    work_tool = tr.tool(work, limiter=options.pop("limiter", None))
-    return agent_of([call("work", number=i) for i in range(n)], *replies, tools=[work_tool], **options)
-
-
-@pytest.mark.parametrize("by", ["max_parallel_tools", "limiter"])
-async def test_kC6_a_thousand_calls_with_a_limit_of_eight(
-    by: str, autojump_clock: trio.testing.MockClock
-) -> None:
-    peak = Peak()
-    limiter = trio.CapacityLimiter(8)
-    options: dict[str, Any] = (
-        {"limiter": limiter}
-        if by == "limiter"
-        else {"params": tr.RequestParams(max_parallel_tools=8)}
-    )
-    agent = fan_out(peak, 1000, "done", **options)
-    await agent.generate("go")
-    assert peak.highest == 8
-    assert statuses(agent) == ["error" if n == 17 else "ok" for n in range(1000)]
-    assert limiter.borrowed_tokens == 0
-
-
-@pytest.mark.parametrize("by", ["max_parallel_tools", "limiter"])
-async def test_kC6_a_cancel_half_way_frees_the_slots_and_answers_every_call(
-    by: str, autojump_clock: trio.testing.MockClock
-) -> None:
-    peak = Peak()
-    limiter = trio.CapacityLimiter(8)
-    options: dict[str, Any] = (
-        {"limiter": limiter}
-        if by == "limiter"
-        else {"params": tr.RequestParams(max_parallel_tools=8)}
-    )
-    agent = fan_out(peak, 100, "fine", **options)
-    with trio.move_on_after(10.5):
-        await agent.generate("go")
-    assert peak.now == 0
-    assert limiter.borrowed_tokens == 0
-    found = statuses(agent)
-    assert len(found) == 100
-    assert found.count("interrupted") == 8
-    assert 0 < found.count("not_started") < 90
-    assert set(found) <= {"ok", "error", "interrupted", "not_started"}
-    assert (await agent.generate("again")).text == "fine"
-
-
-async def test_kC6_a_limit_of_one_runs_in_the_order_of_the_request(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    peak = Peak()
-    agent = fan_out(peak, 30, "done", params=tr.RequestParams(max_parallel_tools=1))
-    await agent.generate("go")
-    assert peak.order == list(range(30))
-    assert peak.highest == 1
-
-
-def nesting(outer: str, inner: str, limiters: dict[str, trio.CapacityLimiter]) -> tr.Tool:
-    """A tool under limiter ``outer`` that runs a turn whose tool is under limiter ``inner``."""
-
-    async def nests() -> str:
-        leaf = tr.tool(sleeps, name="leaf", limiter=limiters[inner])
-        child = tr.ToolAgent(
-            "child", model=ScriptedModel([call("leaf", seconds=1), "inner done"]), tools=[leaf]
-        )
-        await trio.sleep(1)
-        return (await child.generate("go")).text
-
-    return tr.tool(nests, name=f"{outer}_{inner}", limiter=limiters[outer])
-
-
-@pytest.mark.parametrize(
-    "tools",
-    [["a_a"], ["a_a", "a_a", "a_a"], ["a_b", "b_a"], ["a_b", "b_c", "c_a"], ["a_b", "b_b", "b_a"]],
-)
-async def test_kC6_nested_turns_do_not_deadlock_on_limiters(
-    tools: Sequence[str], autojump_clock: trio.testing.MockClock
-) -> None:
-    limiters = {name: trio.CapacityLimiter(1) for name in "abc"}
-    made = {name: nesting(*name.split("_"), limiters) for name in tools}
-    agent = agent_of([call(name) for name in tools], "done", tools=made.values())
-    with trio.fail_after(100):
-        assert (await agent.generate("go")).text == "done"
-    assert [r.text for r in results_of(agent)] == ["inner done"] * len(tools)
-    assert all(limiter.borrowed_tokens == 0 for limiter in limiters.values())
-
-
-async def test_kC6_nested_turns_do_not_deadlock_on_max_parallel_tools(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    params = tr.RequestParams(max_parallel_tools=1)
-
-    async def nests() -> str:
-        return (await agent_of(call("sleeps", seconds=1), "inner", params=params).generate("x")).text
-
-    agent = agent_of([call("nests")] * 3, "done", tools=[nests], params=params)
-    with trio.fail_after(100):
-        await agent.generate("go")
-    assert statuses(agent) == ["ok"] * 3

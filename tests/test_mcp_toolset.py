@@ -30,7 +30,9 @@ LONG = 30.0
 class Context:
     """The part of a `ToolContext` that the toolset uses."""
 
-    progress: list[tuple[float, float | None, str | None]] = attrs.field(factory=list)
+    progress: list[tuple[float, float | None, str | None]] = attrs.Factory(
+        list[tuple[float, float | None, str | None]]
+    )
 
     def report_progress(
         self, progress: float, total: float | None = None, message: str | None = None
@@ -59,7 +61,8 @@ class Hostile:
 
     async def call(self, name: str, context: Any = None, **arguments: Any) -> tr.ToolResult:
         tools = {tool.name: tool for tool in await self.toolset.list_tools()}
-        result = await tools[name].call(arguments, context or Context())
+        context = context or Context()
+        result = await tools[name].call(arguments, context)
         assert type(result) is tr.ToolResult
         return result
 

@@ -33,7 +33,7 @@ kind, turn, options = json.loads(sys.argv[1])
 package = pathlib.Path(trio_runner.__file__).parent
 if kind == "lines":
     options["paths"] = [package / path for path in options["paths"]]
-    report = sweep_lines(ReferenceTurn(**turn), restrict_ki=False, max_failures=1, **options)
+    report = sweep_lines(ReferenceTurn(exact_starts=False, **turn), restrict_ki=False, max_failures=1, **options)
 else:
     report = sweep(ReferenceTurn(**turn), max_failures=1, **options)
 print(json.dumps([report.positions, [v for f in report.failures for v in f.violations]]))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 import trio_runner as tr
 import trio_runner.events as ev
@@ -94,7 +96,8 @@ def only(log: Sequence[str], *beginnings: str) -> list[str]:
 async def drive(log: list[str], agent: tr.ToolAgent) -> None:
     async with agent, agent.turn("go") as runner:
         async for message in runner:
-            log.append(f"yield {message.text or 'calls'} {runner.iteration}")
+            text = message.text or "calls"
+            log.append(f"yield {text} {runner.iteration}")
 
 
 async def test_hooks_model_tools_and_yields_come_in_the_documented_order() -> None:
@@ -162,7 +165,8 @@ async def test_events_come_in_the_order_of_the_facts() -> None:
     # The reply was recorded before the hook that may look at it.
     assert log.index("event ModelCallFinished") < log.index("after_llm_call 0")
     assert log.index("event CallFinished") < log.index("after_tool_call 0")
-    assert log.index("event TurnEnded") < log.index("after_turn_complete 1")
+    # The last event: nothing of the turn comes behind it.
+    assert log.index("event TurnEnded") > log.index("after_turn_complete 1")
 
 
 async def test_turn_ended_is_the_last_event_of_a_turn_that_is_kept() -> None:
@@ -178,8 +182,39 @@ async def test_turn_ended_is_the_last_event_of_a_turn_that_is_kept() -> None:
 
     await drive(log, agent)
 
-    # events.TurnEnded: "The last event of a turn."
+    # The docstring of the event calls it the last event of a turn.
     assert only(log, "event")[-1] == "event TurnEnded"
+
+
+@pytest.mark.parametrize("at", [0.5, 1.5, 2.5, 3.5, 4.5, 5.5, 1000])
+@pytest.mark.parametrize("failing", [None, *ALL_HOOKS])
+async def test_every_end_is_told_once_and_last(
+    failing: str | None, at: float, autojump_clock: trio.testing.MockClock
+) -> None:
+    # Each commit takes a second; the cancel comes at each of them in turn.
+    log: list[str] = []
+
+    async def fails(runner: tr.ToolRunner, _: Any) -> None:
+        raise LookupError(failing)
+
+    hooks = tr.ToolRunnerHooks(**({} if failing is None else {failing: fails}))
+    agent = tr.ToolAgent(
+        "a",
+        model=noting_model(log, call("work"), "done"),
+        tools=[noting_tool(log)],
+        observers=[NotedEvents(log)],
+        journal=tr.MemoryJournal(delay=1.0),
+        session="s",
+        hooks=hooks,
+    )
+    async with agent:
+        await trio.sleep(2)
+        with trio.move_on_after(at), suppress(LookupError):
+            await agent.generate("go")
+    events = only(log, "event")
+    assert events[0] == "event TurnStarted"
+    assert events[-1] == "event TurnEnded"
+    assert events.count("event TurnEnded") == 1
 
 
 async def test_iteration_is_0_in_every_hook_of_the_first_step() -> None:
@@ -297,9 +332,7 @@ async def test_a_note_of_a_hook_goes_to_the_next_model_call_behind_the_results(
 ) -> None:
     log: list[str] = []
     model = ScriptedModel([[call("work"), call("work")], "done"])
-    agent = tr.ToolAgent(
-        "a", model=model, tools=[noting_tool(log)], hooks=note_once(hook_name)
-    )
+    agent = tr.ToolAgent("a", model=model, tools=[noting_tool(log)], hooks=note_once(hook_name))
 
     await agent.generate("go")
 

@@ -99,8 +99,8 @@ class RaisingMap(Mapping[str, int]):
     [
         ({"a": [1, 2.5, True, None, "x"]}, {"a": [1, 2.5, True, None, "x"]}),
         ((1, (2, 3)), [1, [2, 3]]),
-        ({3, 1, 2}, [1, 2, 3]),
-        (frozenset({"b", "a"}), ["a", "b"]),
+        ({1000, -7, 3}, [-7, 3, 1000]),
+        (frozenset("hgfedcba"), list("abcdefgh")),
         (dt.datetime(2026, 11, 30, 10, 0, tzinfo=dt.UTC), "2026-11-30T10:00:00+00:00"),
         (dt.date(2026, 11, 30), "2026-11-30"),
         (dt.time(10, 30), "10:30:00"),

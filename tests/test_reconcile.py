@@ -184,6 +184,37 @@ def test_a_result_behind_another_step_finds_its_call_when_the_id_is_the_only_one
     assert texts_of(history[3]) == ["result of b"]
 
 
+def test_a_late_result_finds_its_call_also_when_the_id_is_used_again_afterwards() -> None:
+    late = v.Message.user(tool_results=[result("y"), result("x", "first")])
+
+    history, _ = repaired(asks("x"), asks("y"), late, asks("x"), gives("x"))
+
+    answers = [texts_of(one) for one in history if one.tool_results]
+    assert answers == [["first"], ["result of y"], ["result of x"]]
+
+
+def test_a_late_result_that_fits_two_open_calls_answers_neither() -> None:
+    history, state = repaired(asks("x"), asks("x"), asks("y"), gives("y", "x"))
+
+    answers = [one.status.value for message in history for one in message.tool_results]
+    assert answers == ["interrupted", "interrupted", "ok"]
+    assert "message 3: the result for 'x' fits no open call; dropped" in state.repairs
+
+
+def test_a_late_result_that_could_belong_to_two_calls_is_dropped() -> None:
+    history, state = repaired(asks("x"), gives("x"), asks("x"), asks("y"), gives("y", "x"))
+
+    assert history[3].tool_results[0].status is v.CallStatus.INTERRUPTED
+    assert "message 4: the result for 'x' fits no open call; dropped" in state.repairs
+
+
+def test_text_beside_results_of_two_messages_is_kept_in_both() -> None:
+    history, _ = repaired(asks("a", "b"), gives("a", content="one"), gives("b", content="two"))
+
+    assert [one.text for one in history] == ["", "one", "two"]
+    assert texts_of(history[1]) == ["result of a", "result of b"]
+
+
 def test_with_repeated_ids_a_result_belongs_to_the_step_it_follows() -> None:
     first = v.Message.user(tool_results=[result("x", "first")])
     second = v.Message.user(tool_results=[result("x", "second")])
@@ -428,9 +459,9 @@ def lone_results(history: tuple[v.Message, ...]) -> list[v.ToolResult]:
     answers = [(index, answer) for index, one in enumerate(history) for answer in one.tool_results]
     found: list[v.ToolResult] = []
     for index, answer in answers:
-        of_this_id = [at for at, call_id in calls if call_id == answer.call_id]
+        of_this_id = [at for at, call_id in calls if call_id == answer.call_id and at < index]
         count = sum(other.call_id == answer.call_id for _, other in answers)
-        if len(of_this_id) == 1 and count == 1 and of_this_id[0] < index:
+        if len(of_this_id) == 1 and count == 1:
             found.append(answer)
     return found
 

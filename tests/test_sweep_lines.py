@@ -48,7 +48,7 @@ def test_an_interrupt_at_any_line_under_plain_trio_keeps_the_contract(
     drive: Drive, delay: float, full_sweeps: bool
 ) -> None:
     report = sweep_lines(
-        ReferenceTurn(drive, delay=delay),
+        ReferenceTurn(drive, delay=delay, exact_starts=False),
         paths=PATHS,
         restrict_ki=False,
         max_positions=None if full_sweeps else 400,

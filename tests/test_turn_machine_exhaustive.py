@@ -27,8 +27,12 @@ WITHOUT_CALLS = (Stop.END_TURN, Stop.PAUSE, Stop.MAX_TOKENS, Stop.ERROR)
 WITH_CALLS = (Stop.TOOL_USE, Stop.MAX_TOKENS, Stop.SAFETY)
 INTERRUPTS = (End.INTERRUPTED, End.TIMED_OUT, End.FAILED)
 
-#: One event: its name and what it is about.
-Event = tuple[str, Hashable]
+#: One event: its name and what it is about: a stop reason, a position or a number of calls, an end.
+Event = tuple[str, Stop | None, int, End | None]
+
+
+def event(name: str, *, stop: Stop | None = None, at: int = 0, end: End | None = None) -> Event:
+    return name, stop, at, end
 
 
 @attrs.frozen
@@ -74,26 +78,26 @@ def events(node: Node, bounds: Bounds) -> Iterator[Event]:
     if turn.phase is Phase.ENDED:
         # Whether the turn can be resumed is the machine's to say: see `can_resume`.
         if node.resumes < bounds.resumes and can_resume(turn):
-            yield "resumed", None
+            yield event("resumed")
         return
     if action == CallModel():
         for stop in WITHOUT_CALLS:
-            yield "replied", (stop, 0)
+            yield event("replied", stop=stop)
         for stop in WITH_CALLS:
             for count in range(1, bounds.calls + 1):
-                yield "replied", (stop, count)
+                yield event("replied", stop=stop, at=count)
     for position in turn.open_positions:
         if position not in turn.started_positions:
-            yield "started", position
-        yield "finished", position
+            yield event("started", at=position)
+        yield event("finished", at=position)
     if action == RunTools() and turn.reply is None:
-        yield "step_done", None
+        yield event("step_done")
     if type(action) is Finished:
-        yield "finish", None
+        yield event("finish")
     elif node.notes < bounds.notes:
-        yield "input", None
+        yield event("input")
     for reason in INTERRUPTS:
-        yield "interrupt", reason
+        yield event("interrupt", end=reason)
 
 
 def can_resume(turn: Turn) -> bool:
@@ -103,12 +107,12 @@ def can_resume(turn: Turn) -> bool:
     return goes_on and turn.end_reason in {*INTERRUPTS, End.MAX_ITERATIONS}
 
 
-def after(node: Node, event: Event, bounds: Bounds) -> Node:
-    """A copy of ``node`` to which ``event`` happened."""
+def after(node: Node, happened: Event, bounds: Bounds) -> Node:
+    """A copy of ``node`` to which it happened."""
     node = copied(node)
     turn = node.turn
-    match event:
-        case ("replied", (stop, count)):
+    match happened:
+        case ("replied", stop, count, _):
             ids = [f"r{node.replies}-{position}" for position in range(count)]
             calls = [v.ToolCall(call_id, "tool") for call_id in ids]
             node.replies += 1
@@ -117,29 +121,29 @@ def after(node: Node, event: Event, bounds: Bounds) -> Node:
             )
             node.opened += turn.next_action() == RunTools()
             node.reported |= {each.call_id: each.status for each in made}
-        case ("started", int(position)):
+        case ("started", _, position, _):
             turn.tool_started(position)
             node.entered |= {id_at(turn, position)}
-        case ("finished", int(position)):
+        case ("finished", _, position, _):
             call_id = id_at(turn, position)
             turn.tool_finished(position, result(call_id))
             node.reported[call_id] = Status.OK
-        case ("step_done", _):
+        case ("step_done", *_):
             turn.step_done()
-        case ("finish", _):
+        case ("finish", *_):
             turn.finish()
-        case ("input", _):
+        case ("input", *_):
             turn.input_added([v.Message.user(f"note {node.notes}")])
             node.notes += 1
-        case ("interrupt", End() as reason):
+        case ("interrupt", _, _, End() as reason):
             interrupt(node, reason)
-        case ("resumed", _):
+        case ("resumed", *_):
             was_at_cap = turn.end_reason is End.MAX_ITERATIONS
             turn.resumed()
             node.resumes += 1
             node.opened = 0 if was_at_cap else node.opened
         case _:
-            raise AssertionError(event)
+            raise AssertionError(happened)
     return node
 
 
@@ -244,10 +248,10 @@ def search(bounds: Bounds) -> tuple[int, int]:
     while waiting:
         node = waiting.popleft()
         check(node, bounds)
-        for event in events(node, bounds):
+        for happened in events(node, bounds):
             edges += 1
-            target = after(node, event, bounds)
-            if event[0] == "interrupt":
+            target = after(node, happened, bounds)
+            if happened[0] == "interrupt":
                 check(target, bounds)
                 assert target.turn.phase is Phase.ENDED
             key = meaning(target)
@@ -262,7 +266,7 @@ def search(bounds: Bounds) -> tuple[int, int]:
     [
         Bounds(calls=3, cap=1, notes=1, resumes=0),
         Bounds(calls=2, cap=2, notes=0, resumes=0),
-        Bounds(calls=1, cap=2, notes=1, resumes=1),
+        Bounds(calls=1, cap=2, notes=0, resumes=1),
         Bounds(calls=1, cap=0, notes=1, resumes=2),
     ],
     ids=str,
@@ -280,8 +284,8 @@ def test_the_search_copies_machines_and_shares_nothing_that_changes() -> None:
     bounds = Bounds(calls=2, cap=1, notes=1, resumes=0)
     turn = Turn(History(), 1)
     turn.input_added([v.Message.user("question")])
-    node = after(Node(turn), ("replied", (Stop.TOOL_USE, 2)), bounds)
+    node = after(Node(turn), event("replied", stop=Stop.TOOL_USE, at=2), bounds)
     before = meaning(node)
-    for event in events(node, bounds):
-        after(after(node, event, bounds), ("interrupt", End.FAILED), bounds)
+    for happened in events(node, bounds):
+        after(after(node, happened, bounds), event("interrupt", end=End.FAILED), bounds)
         assert meaning(node) == before

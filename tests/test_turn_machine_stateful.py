@@ -69,6 +69,9 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
         self.in_turn: dict[str, v.ToolResult] = {}
         #: What was reported of the open step, by position.
         self.in_step: dict[int, v.ToolResult] = {}
+        #: What was added: since the history was replaced, and in this turn.
+        self.said_in_history: list[v.Message] = []
+        self.said_in_turn: list[v.Message] = []
         #: Calls of the open step whose start was recorded.
         self.begun: set[str] = set()
         #: Steps that went on, and replies, since the cap was granted.
@@ -120,6 +123,8 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
         self.live.input_added(messages)
         self.records.append(r.TurnStarted(self.number, tuple(messages)))
         self.in_turn.clear()
+        self.said_in_turn = list(messages)
+        self.said_in_history += messages
         self.opened = self.replies = 0
         self.was_resumed = False
 
@@ -196,6 +201,8 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
             self._refused(messages)
             return
         self.turn.input_added(messages)
+        self.said_in_turn += messages
+        self.said_in_history += messages
         self.records.append(r.InputAdded(self.number, tuple(messages)))
 
     @precondition(is_ended)
@@ -225,6 +232,7 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
             self.live.history_replaced(messages)
         self.records.append(r.HistoryReplaced(messages))
         self.in_history = {result.call_id: result for result in self.in_step.values()}
+        self.said_in_history = [] if self.live is None else list(self.live._queued)
 
     @precondition(is_decided)
     @rule()
@@ -302,6 +310,19 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
             assert (open_step | there)[call_id] == result
 
     @invariant()
+    def added_messages_are_kept_once_and_in_their_order(self) -> None:
+        queued = [] if self.live is None else self.live._queued
+        for messages, said in (
+            (self.history.snapshot(), self.said_in_history),
+            (() if self.live is None else self.live.messages, self.said_in_turn),
+        ):
+            known = {id(message) for message in said}
+            there = [message for message in (*messages, *queued) if id(message) in known]
+            assert [id(message) for message in there] == [id(message) for message in said]
+        # Queued for the open step only: else they are in the history.
+        assert not queued or self.has_open_step()
+
+    @invariant()
     def results_keep_their_positions(self) -> None:
         step = self.live._step if self.live is not None else None
         if step is None:
@@ -324,7 +345,7 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
         action = self.live.next_action()
         ended = self.live.phase is Phase.ENDED
         assert (self.live.end_reason is not None) == ended
-        if ended:
+        if self.live.end_reason is not None:
             assert self.live.rollback is not None
             assert action == Finished(self.live.end_reason)
         elif action == CallModel():
@@ -383,4 +404,4 @@ def _ends_on_a_pause(turn: Turn) -> bool:
 
 
 TestAnyOrderOfEvents = AnyOrderOfEvents.TestCase
-TestAnyOrderOfEvents.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestAnyOrderOfEvents.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

@@ -97,6 +97,11 @@ class ToolContext(Protocol):
         ...
 
     @property
+    def began(self) -> float:
+        """When the call was begun, on trio's clock."""
+        ...
+
+    @property
     def attempt(self) -> int:
         """1, or more when an idempotent call is run again after a crash."""
         ...

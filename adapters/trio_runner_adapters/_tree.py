@@ -227,7 +227,9 @@ class Tree:
 
     def _open_directory(self, parts: Parts) -> int:
         """Open a directory below the root, one component at a time."""
-        here = os.dup(self._root)
+        # Opened anew, not duplicated: copies of a descriptor share one reading position,
+        # and several threads read the same directories.
+        here = os.open(".", _DIRECTORY_FLAGS, dir_fd=self._root)
         try:
             for part in parts:
                 below = os.open(part, _DIRECTORY_FLAGS, dir_fd=here)

@@ -11,41 +11,42 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 MODE, NOTES = sys.argv[1], sys.argv[2]
 OBJECT = {"type": "object"}
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
 
 
-def note(text):
+def note(text: object) -> None:
     with Path(NOTES).open("a") as file:
         file.write(f"{text}\n")
 
 
-def raw(data):
+def raw(data: bytes) -> None:
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
 
 
-def send(message):
+def send(message: dict[str, Any]) -> None:
     raw(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
 
 
-def answer(request, result):
+def answer(request: dict[str, Any], result: Any) -> None:
     send({"id": request["id"], "result": result})
 
 
-def text(*texts, **fields):
+def text(*texts: str, **fields: Any) -> dict[str, Any]:
     return {"content": [{"type": "text", "text": one} for one in texts], **fields}
 
 
-def garbage():
+def garbage() -> None:
     raw(b'Listening on port 8080\n\n[1, 2]\n{"no": "message"}\n')
     raw(b"x" * 5_000_000 + b"\n" + b"\xff\xfe\n" + b'{"cut": \n')
 
 
-def echo(request):
-    arguments = request["params"].get("arguments") or {}
+def echo(request: dict[str, Any]) -> None:
+    arguments: dict[str, Any] = request["params"].get("arguments") or {}
     answer(request, text(str(arguments.get("text", ""))))
 
 
@@ -65,7 +66,7 @@ ALL_BLOCKS = {
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
 
-def call(request):  # noqa: C901 - a table of misbehaviours
+def call(request: dict[str, Any]) -> None:  # noqa: C901 - a table of misbehaviours
     name = request["params"]["name"]
     match MODE, name:
         case "dies", "die":
@@ -115,16 +116,17 @@ def call(request):  # noqa: C901 - a table of misbehaviours
             echo(request)
 
 
-def tool(name, schema=OBJECT, **fields):
+def tool(name: str, schema: Any = OBJECT, **fields: Any) -> dict[str, Any]:
     return {"name": name, "inputSchema": schema, **fields}
 
 
-def tools(request):
-    cursor = (request.get("params") or {}).get("cursor")
+def tools(request: dict[str, Any]) -> dict[str, Any]:
+    params: dict[str, Any] = request.get("params") or {}
+    cursor: str | None = params.get("cursor")
     match MODE:
         case "pages":
             number = int(cursor or 0)
-            page = {"tools": [tool(f"t{number}")]}
+            page: dict[str, Any] = {"tools": [tool(f"t{number}")]}
             if number < 2:
                 page["nextCursor"] = str(number + 1)
             return page
@@ -135,7 +137,7 @@ def tools(request):
             return {"tools": [tool(f"t{number}")], "nextCursor": str(number + 1)}
         case "schemas":
             loop = {"$ref": "#/$defs/a"}
-            bad = [
+            bad: list[Any] = [
                 {"name": "missing"},
                 tool("null", None),
                 tool("string", {"type": "string"}),
@@ -171,14 +173,14 @@ def tools(request):
             return {"tools": [tool("echo")]}
 
 
-def serve():
+def serve() -> None:
     while line := sys.stdin.buffer.readline():
-        message = json.loads(line)
+        message: dict[str, Any] = json.loads(line)
         match message.get("method"):
             case "initialize":
                 if MODE == "mute":
                     continue
-                result = {
+                result: dict[str, Any] = {
                     "protocolVersion": "2025-11-25",
                     "capabilities": {"tools": {}},
                     "serverInfo": {"name": "hostile", "version": "0"},
@@ -195,7 +197,7 @@ def serve():
                     send({"id": message["id"], "error": {"code": -32601, "message": "unknown"}})
 
 
-def main():
+def main() -> None:
     note(os.getpid())
     match MODE:
         case "stubborn":
@@ -207,6 +209,8 @@ def main():
         case "exits":
             sys.stderr.write("no licence found\n")
             sys.exit(4)
+        case _:
+            pass
     serve()
     note("end of input")
     if MODE == "stubborn":

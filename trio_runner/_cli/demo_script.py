@@ -105,19 +105,20 @@ def _searched(request: abc.ModelRequest) -> Iterator[str]:
         first = matches[0]
         yield (
             f"{arguments['text']!r} stands in {_number(len(matches), 'line')} of {searched}, "
-            f"first in {first['path']}, line {first['line']}."
+            f"first in {_shown(first['path'])}, line {first['line']}."
         )
 
 
 def _read(request: abc.ModelRequest) -> Iterator[str]:
     for data in _data(request, "read_file"):
         begins = next((line for line in data["text"].splitlines() if line.strip()), "")
+        path = _shown(data["path"])
         if data["binary"]:
-            yield f"{data['path']} is not text."
+            yield f"{path} is not text."
         elif begins:
-            yield f"{data['path']} begins: {begins.strip()[:100]}"
+            yield f"{path} begins: {begins.strip()[:100]}"
         else:
-            yield f"{data['path']} is blank."
+            yield f"{path} is blank."
 
 
 def _failed(request: abc.ModelRequest) -> Iterator[str]:
@@ -144,6 +145,11 @@ def _results(request: abc.ModelRequest, tool: str) -> list[tuple[tr.ToolResult, 
         for result in message.tool_results
         if result.name == tool and not result.is_error
     ]
+
+
+def _shown(path: str) -> str:
+    """A path on one line: a file's name may hold line breaks."""
+    return "\\n".join(path.splitlines())
 
 
 def _number(count: int, what: str) -> str:

@@ -16,9 +16,9 @@ from typing import Any, Final, cast
 import trio_runner._core.describe as describe
 import trio_runner._core.json_data as json_data
 import trio_runner._core.values as v
-from trio_runner._core.cap import cap_result as cap_result  # noqa: PLC0414  a re-export
-from trio_runner._core.describe import describe_error as describe_error  # noqa: PLC0414  a re-export
-from trio_runner._core.json_data import safe_text as safe_text  # noqa: PLC0414  a re-export
+from trio_runner._core.cap import cap_result as cap_result
+from trio_runner._core.describe import describe_error as describe_error
+from trio_runner._core.json_data import safe_text as safe_text
 from trio_runner._core.plain_data import Conversion, NotDataError, base64_text, close_coroutine
 
 #: Stands for a result that says nothing: None, blank text, no blocks.

@@ -158,12 +158,11 @@ def _contains_itself(root: object, trail: list[object]) -> bool:
     seen: set[int] = set()
     here: Any = root
     for key in trail:
-        if id(here) in seen:
-            return True
         seen.add(id(here))
         if not isinstance(here, dict | list | tuple):
             return False  # a foreign mapping: asking it again may run anything
         here = cast("Any", here)[key]
+    # Whoever went round in a circle is still in it when the levels run out.
     return id(here) in seen
 
 

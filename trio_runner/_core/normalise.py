@@ -255,7 +255,12 @@ def error_text(given: object) -> str:
 
 
 def _unique_ids(calls: tuple[v.ToolCall, ...], used_ids: AbstractSet[str]) -> list[str]:
-    kept: set[str] = {call.id for call in calls if is_legal_id(call.id) and call.id not in used_ids}
+    legal = _LEGAL_WORD.fullmatch
+    kept: set[str] = {
+        call.id
+        for call in calls
+        if type(call.id) is str and legal(call.id) and call.id not in used_ids
+    }
     if len(kept) == len(calls):
         return [call.id for call in calls]
     ids: list[str | None] = []

@@ -29,6 +29,8 @@ def _count(*, minimum: int, optional: bool) -> Any:
     def check(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
         if value is UNSET or (optional and value is None):
             return
+        if type(value) is bool:
+            raise ValueError(f"{attribute.name} is {value!r}; expected a whole number")
         if type(value) is not int:
             raise TypeError(f"{attribute.name} is {value!r}; expected a whole number")
         if value < minimum:

@@ -9,7 +9,7 @@ object, a role that does not fit), then taken apart into results, content and
 calls, and put together again: calls open a step, a result goes to its call,
 content stays where it was. A result belongs to the step it follows, since ids
 may repeat from step to step; a result that comes later still finds its call
-when that call's id is the only one of its kind. Work that finished is never
+when no other call before it has that id. Work that finished is never
 dropped; only a result that fits no call is.
 """
 
@@ -168,8 +168,8 @@ class _Repair:
 
     def __init__(self, parts: Iterable[mending.Part], report: _Report) -> None:
         raw_ids = [cast("object", call.id) for part in parts for call in part.calls]
-        #: How many calls have this raw id.
-        self._count = Counter([_key(raw) for raw in raw_ids])
+        #: How many calls so far have this raw id.
+        self._count: Counter[_Key] = Counter()
         #: Every id that some call was given: an invented one must differ from all.
         self._given = {cast("str", raw) for raw in raw_ids if validity.is_usable_id(raw)}
         #: The final ids of the calls so far. Invariant: no two calls share one.
@@ -178,7 +178,7 @@ class _Repair:
         #: The newest step, and its open positions by raw id, the first one last.
         self._current: _Step | None = None
         self._open_here: dict[_Key, list[int]] = {}
-        #: Open calls of any step whose raw id no other call has.
+        #: Open calls of any step whose raw id no other call so far has.
         self._open_once: dict[_Key, tuple[_Step, int]] = {}
         self._report = report
 
@@ -280,8 +280,13 @@ class _Repair:
         message = _rebuilt(part, "assistant", content, calls=tuple(calls))
         step = _Step(part.index, message, [None] * len(calls))
         for position, call in enumerate(part.calls):
-            if self._count[_key(call.id)] == 1:
-                self._open_once[_key(call.id)] = (step, position)
+            key = _key(call.id)
+            self._count[key] += 1
+            if self._count[key] == 1:
+                self._open_once[key] = (step, position)
+            else:
+                # From here on a late result could belong to either.
+                self._open_once.pop(key, None)
         self._current = step
         self._out.append(step)
 
@@ -305,7 +310,7 @@ class _Repair:
             match item:
                 case _Step():
                     result.extend((item.message, self._answers_of(item)))
-                case v.Message():
+                case _:
                     result.append(item)
         return tuple(result)
 

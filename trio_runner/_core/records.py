@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import attrs
 
@@ -105,7 +105,9 @@ Record: TypeAlias = (
 )
 
 
+_canonical: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+
+
 def arguments_hash(arguments: v.JSONObject) -> str:
     """SHA-256 of the canonical JSON of ``arguments``, in hex."""
-    text = json.dumps(arguments, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return hashlib.sha256(text.encode("ascii")).hexdigest()
+    return hashlib.sha256(_canonical(arguments).encode("ascii")).hexdigest()

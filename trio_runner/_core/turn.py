@@ -223,7 +223,8 @@ class Turn:
 
     def is_open(self, position: int) -> bool:
         """Whether the call at ``position`` of the open step has no result yet."""
-        return self._step is not None and self._step.is_open(position)
+        step = self._step
+        return step is not None and step.is_open(position)
 
     def is_started(self, position: int) -> bool:
         """Whether the open call at ``position`` may have started."""

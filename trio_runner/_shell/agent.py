@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -159,15 +159,14 @@ class ToolAgent:
         """Run one planned call; override it to see or change every call and result."""
         tool = planned.tool
         assert tool is not None
-        began = trio.current_time()
-        # A list, a dict: whatever the context holds is this call's own copy.
-        arguments = cast("v.JSONObject", context.arguments)
+        # A dict: what the context holds is this call's own copy.
+        arguments: Any = context.arguments
         value = await call_unprotected(tool.call, arguments, context)
         return result_from_value(
             value,
             call_id=planned.call.id,
             name=planned.call.name,
-            duration=trio.current_time() - began,
+            duration=trio.current_time() - context.began,
         )
 
     # --- turns ------------------------------------------------------------------
@@ -245,8 +244,16 @@ class ToolAgent:
 
         Returns:
           The user message with one result per call, in order.
+
+        Raises:
+          ValueError: the message asks for no tools.
+          NotEnteredError: the agent has toolsets or a session that are not open.
+          FatalToolError: a tool raised it; several leave as one group.
         """
+        self.__require_open()
         reply = normalise_reply(message, frozenset())
+        if not reply.tool_calls:
+            raise ValueError("the message asks for no tools; expected at least one call in it")
         turn = Turn(History(), 0)
         turn.model_replied(reply)
         if turn.reply is not None:
@@ -265,11 +272,7 @@ class ToolAgent:
             table = ToolTable(await self.list_tools())
             batch = Batch(turn, plan_tool_calls(reply, table), services)
             await batch.run()
-            match batch.fatal:
-                case []:
-                    pass
-                case errors:
-                    raise errors[0]
+            batch.raise_fatal()
         await trio.lowlevel.checkpoint()
         last = turn.history.last
         assert last is not None
@@ -356,14 +359,10 @@ class ToolAgent:
         Checkpoint: always. If it fails or is cancelled, what was opened is closed.
         """
         await trio.lowlevel.checkpoint()
-        self.__users += 1
-        try:
-            async with self.__gate:
-                if not self.__is_open:
-                    await self.__open()
-        except BaseException:
-            await self.__leave()
-            raise
+        async with self.__gate:
+            if not self.__is_open:
+                await self.__open()
+            self.__users += 1
         return self
 
     @trio.lowlevel.enable_ki_protection
@@ -374,53 +373,59 @@ class ToolAgent:
         traceback: TracebackType | None,
     ) -> None:
         """Close what was opened when the last task leaves, within ``grace`` seconds."""
-        await self.__leave()
+        self.__users -= 1
+        if not self.__users and self.__is_open:
+            await self.__finish(self.__close_if_unused)
         if exc is None:
             await trio.lowlevel.checkpoint_if_cancelled()
 
     async def __open(self) -> None:
-        for toolset in self.__toolsets:
-            owner = Owner(toolset)
-            self.__owners.append(owner)
-            await owner.open()
-        if self.__journal is not None and self.__session_id is not None:
-            self.__session = await self.__journal.open(self.__session_id)
-            self.__conversation.attach(self.__session, self.__session_id, self.name)
-        # Equal names of two toolsets are told now, not in the middle of a turn.
-        ToolTable(await self.list_tools())
+        """Open everything, or nothing: what was opened when it fails is closed again."""
+        try:
+            for toolset in self.__toolsets:
+                owner = Owner(toolset)
+                self.__owners.append(owner)
+                await owner.open()
+            if self.__journal is not None and self.__session_id is not None:
+                self.__session = await self.__journal.open(self.__session_id)
+                self.__conversation.attach(self.__session, self.__session_id, self.name)
+            # Equal names of two toolsets are told now, not in the middle of a turn.
+            ToolTable(await self.list_tools())
+        except BaseException:
+            await self.__finish(self.__close)
+            raise
         self.__is_open = True
 
-    async def __leave(self) -> None:
-        self.__users -= 1
-        if not self.__users and (self.__owners or self.__session is not None):
-            await finishing.finish(
-                self.__close,
-                deadline=trio.current_time() + self.__config.grace,
-                report=_report,
-            )
+    async def __finish(self, async_fn: Callable[[], Awaitable[None]]) -> None:
+        if self.__owners or self.__session is not None:
+            deadline = trio.current_time() + self.__config.grace
+            await finishing.finish(async_fn, deadline=deadline, report=_report)
+
+    async def __close_if_unused(self) -> None:
+        async with self.__gate:
+            if not self.__users and self.__is_open:
+                await self.__close()
 
     async def __close(self) -> None:
-        async with self.__gate:
-            if self.__users:
-                return
-            owners, self.__owners = self.__owners, []
-            session, self.__session = self.__session, None
-            self.__is_open = False
-            deadline = self.__session_deadline()
-            self.__conversation.detach()
-            for owner in owners:
-                owner.ask_to_close()
+        """Close what is open; the caller holds the gate and brings the deadline."""
+        owners, self.__owners = self.__owners, []
+        session, self.__session = self.__session, None
+        self.__is_open = False
+        deadline = self.__session_deadline()
+        self.__conversation.detach()
+        for owner in owners:
+            owner.ask_to_close()
+        try:
+            if session is not None:
+                with trio.CancelScope(deadline=deadline):
+                    await session.aclose()
+        finally:
             try:
-                if session is not None:
-                    with trio.CancelScope(deadline=deadline):
-                        await session.aclose()
+                for owner in owners:
+                    await owner.wait_closed()
             finally:
-                try:
-                    for owner in owners:
-                        await owner.wait_closed()
-                finally:
-                    for owner in owners:
-                        owner.give_up()
+                for owner in owners:
+                    owner.give_up()
 
     def __session_deadline(self) -> float:
         """How long the session may take to close: no second grace after an interrupted turn."""

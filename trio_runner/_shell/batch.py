@@ -42,7 +42,7 @@ from trio_runner._core.json_data import copy_json, safe_text
 from trio_runner._core.params import RequestParams
 from trio_runner._core.turn import Turn
 from trio_runner._shell.commits import Commit, Commits
-from trio_runner._shell.context import CallContext
+from trio_runner._shell.context import BatchContext, CallContext
 from trio_runner._shell.conversation import Conversation
 from trio_runner._shell.ki import call_unprotected
 from trio_runner._shell.loop_agent import Planned, ToolLoopAgent
@@ -95,19 +95,27 @@ class Batch:
         self._notices = services.notices
         self._params = services.params
         self._step = turn.step
-        self._key_prefix = services.conversation.key_prefix(turn)
         #: Whether anything is recorded at all.
         self._records = services.commits.keeps
         #: Set once the first tool may run; from then on nothing can be denied.
         self._begun = False
         #: Reasons by position, from `deny`.
         self._denials: dict[int, str] = {}
+        #: The waits of calls for a slot of a named limiter, by position.
+        self._waiting: dict[int, trio.CancelScope] = {}
         #: The running calls that have a scope, by position.
         self._running: dict[int, _Running] = {}
         #: What tools attached, in the order they did; each names its call.
         self._attached: list[v.Message] = []
+        self._context = BatchContext(
+            services.notices,
+            self._step,
+            services.conversation.key_prefix(turn),
+            services.resumed,
+            self._attached,
+        )
         #: Errors of tools that end the turn.
-        self.fatal: list[BaseException] = []
+        self._fatal: list[BaseException] = []
 
     # --- from hooks and callers -------------------------------------------------
 
@@ -143,6 +151,9 @@ class Batch:
         if self._turn.is_started(position):
             return False
         self._record(position, stand_ins.call_withdrawn(self._plan[position].call))
+        waiting = self._waiting.get(position)
+        if waiting is not None:
+            waiting.cancel()
         return True
 
     # --- running ----------------------------------------------------------------
@@ -167,6 +178,16 @@ class Batch:
         waiting = [self._plan[position] for position in self._turn.open_positions]
         for group in _groups(waiting, parallel=self._params.parallel_tool_calls):
             await self._run_group(group)
+
+    def raise_fatal(self) -> None:
+        """Raise the errors that end the turn: one bare, several as a group."""
+        match self._fatal:
+            case []:
+                pass
+            case [error]:
+                raise error
+            case errors:
+                raise BaseExceptionGroup("several tools ended the turn", errors)
 
     def _answer_refused(self) -> None:
         for planned in self._plan:
@@ -207,14 +228,20 @@ class Batch:
         if limiter is None:
             await self._run(planned)
         elif self._turn.is_open(planned.position):
-            async with Slot(limiter):
+            slot = Slot(limiter)
+            self._waiting[planned.position] = slot.waiting
+            async with slot:
+                del self._waiting[planned.position]
                 if self._turn.is_open(planned.position):
                     await self._durable(self._begin([planned]))
                     await self._run(planned)
 
     @trio.lowlevel.enable_ki_protection
     async def _worker(self, planned: Planned, queue: deque[Planned]) -> None:
-        """Run ``planned``, then take calls in turn (fewer workers than calls)."""
+        """Run ``planned``, then take calls in turn (fewer workers than calls).
+
+        The calls of one worker share its task, and with it its context variables.
+        """
         await self._child(planned)
         while queue:
             planned = queue.popleft()
@@ -250,15 +277,7 @@ class Batch:
         turn = self._turn
         if not turn.is_open(position):
             return
-        context = CallContext(
-            call,
-            copy_json(call.arguments),
-            self._notices,
-            self._step,
-            self._key_prefix,
-            self._services.resumed,
-            self._attached,
-        )
+        context = CallContext(call, copy_json(call.arguments), self._context)
         context.make_current()
         timeout = tool.timeout if tool.timeout is not None else self._params.tool_timeout
         running = None
@@ -302,6 +321,7 @@ class Batch:
             and value.call_id == call.id
             and value.name == call.name
             and type(value.duration) is float
+            and _is_plain(value)
         ):
             result = value  # as the agent made it
         else:
@@ -345,8 +365,8 @@ class Batch:
                 raise error
         call = planned.call
         match error:
-            case InvalidArgumentsError():
-                result = stand_ins.invalid_arguments(call, describe_error(error))
+            case InvalidArgumentsError() if str(error).strip():
+                result = stand_ins.invalid_arguments(call, safe_text(str(error)))
             case ToolError() if str(error).strip():
                 result = stand_ins.failed(call, safe_text(str(error)))
             case _:
@@ -355,7 +375,7 @@ class Batch:
                     text = f"The tool was cancelled from within, by nobody's request: {text}"
                 result = stand_ins.failed(call, text)
         self._finished(planned, context, attrs.evolve(result, duration=context.duration))
-        self.fatal += [leaf for leaf in inner if isinstance(leaf, FatalToolError)]
+        self._fatal += [leaf for leaf in inner if isinstance(leaf, FatalToolError)]
 
     def _finished(self, planned: Planned, context: CallContext, result: v.ToolResult) -> None:
         context.open = False
@@ -379,11 +399,28 @@ def _tool(planned: Planned) -> Tool:
     return tool
 
 
+def _is_plain(result: v.ToolResult) -> bool:
+    """Whether a result is one short safe text, so that converting it would change nothing."""
+    if len(result.content) != 1 or result.structured_content is not None or result.meta:
+        return False
+    block = result.content[0]
+    return (
+        type(block) is v.TextContent
+        and type(block.text) is str
+        and block.text.isascii()
+        and not block.text.isspace()
+        and block.text != ""
+        and block.annotations is None
+        and block.meta is None
+    )
+
+
 def _groups(waiting: Sequence[Planned], *, parallel: bool) -> Iterator[Sequence[Planned]]:
     """Cut the calls at the barriers: what runs side by side, one group after the other."""
     together: list[Planned] = []
     for planned in waiting:
-        if not parallel or _tool(planned).sequential:
+        tool = planned.tool
+        if not parallel or (tool is not None and tool.sequential):
             if together:
                 yield together
                 together = []

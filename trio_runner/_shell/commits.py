@@ -144,7 +144,7 @@ class Commits:
             failure = CommitUnknownError("the store has not answered an earlier commit yet")
         if self.strict and failure is not None:
             raise failure
-        news = self._news and failure is None and not self._open
+        news = self._news and not self._open and not self._missed
         self._news = self._news and not news
         return news
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any, Final
 
+import attrs
 import trio
 
 import trio_runner._core.events as ev
@@ -31,44 +32,34 @@ def current_tool_context() -> ToolContext:
     return context
 
 
+@attrs.frozen
+class BatchContext:
+    """What the contexts of one batch have in common.
+
+    Attributes:
+      attached: where the turn collects what tools attach.
+    """
+
+    notices: Notices
+    step: int
+    key_prefix: str
+    resumed: bool
+    attached: list[v.Message]
+
+
 class CallContext:
     """One call on its way. Implements `trio_runner.abc.ToolContext`."""
 
-    __slots__ = (
-        "_attached",
-        "_call",
-        "_key_prefix",
-        "_notices",
-        "_step",
-        "_unclaimed",
-        "arguments",
-        "attempt",
-        "began",
-        "open",
-        "resumed",
-    )
+    __slots__ = ("_batch", "_call", "_unclaimed", "arguments", "began", "open")
 
     def __init__(
-        self,
-        call: v.ToolCall,
-        arguments: v.JSONObject,
-        notices: Notices,
-        step: int,
-        key_prefix: str,
-        resumed: bool,
-        attached: list[v.Message],
+        self, call: v.ToolCall, arguments: v.JSONObject, batch: BatchContext
     ) -> None:
         self._call: Final = call
-        self._notices: Final = notices
-        self._step: Final = step
-        self._key_prefix: Final = key_prefix
-        #: Where the turn collects what tools attach.
-        self._attached: Final = attached
+        self._batch: Final = batch
         #: Who takes the item out may start (or give up) the call: list.pop is atomic.
         self._unclaimed: Final = [True]
         self.arguments: Mapping[str, Any] = arguments
-        self.attempt: int = 1
-        self.resumed: bool = resumed
         #: When the tool was called, on trio's clock.
         self.began: float = trio.current_time()
         #: False once the call has its result; what is said later is dropped.
@@ -87,7 +78,17 @@ class CallContext:
     @property
     def idempotency_key(self) -> str:
         """``turn:step:call``; the turn is named with its session."""
-        return f"{self._key_prefix}:{self._call.id}"
+        return f"{self._batch.key_prefix}:{self._call.id}"
+
+    @property
+    def attempt(self) -> int:
+        """1: no call is run again yet."""
+        return 1
+
+    @property
+    def resumed(self) -> bool:
+        """Whether the turn goes on after its end or a crash."""
+        return self._batch.resumed
 
     @property
     def duration(self) -> float:
@@ -103,23 +104,25 @@ class CallContext:
         self, progress: float, total: float | None = None, message: str | None = None
     ) -> None:
         """Tell the observers how far the call is; ``total`` and ``message`` are optional."""
-        if self.open and self._notices.listening:
-            self._notices.tell_from_anywhere(
-                ev.CallProgress, self._step, self._call.id, progress, total, message
+        batch = self._batch
+        if self.open and batch.notices.listening:
+            batch.notices.tell_from_anywhere(
+                ev.CallProgress, batch.step, self._call.id, progress, total, message
             )
 
     @trio.lowlevel.enable_ki_protection
     def emit(self, value: object) -> None:
         """Tell the observers a value of the tool's own."""
-        if self.open and self._notices.listening:
-            self._notices.tell_from_anywhere(ev.CallEmitted, self._step, self._call.id, value)
+        batch = self._batch
+        if self.open and batch.notices.listening:
+            batch.notices.tell_from_anywhere(ev.CallEmitted, batch.step, self._call.id, value)
 
     @trio.lowlevel.enable_ki_protection
     def attach(self, *content: v.ContentBlock) -> None:
         """Send media to the model in a marked user message behind the results."""
         if self.open and content:
             meta = {"attached_by": self._call.id}
-            self._attached.append(v.Message.user(content, meta=meta))
+            self._batch.attached.append(v.Message.user(content, meta=meta))
 
     def claim_start(self) -> bool:
         """Whether a threaded tool may begin now; says so exactly once."""

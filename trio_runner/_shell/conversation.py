@@ -17,7 +17,13 @@ import attrs
 import trio_runner._core.records as r
 import trio_runner._core.stand_ins as stand_ins
 import trio_runner._core.values as v
-from trio_runner._core.errors import BusyError, HistoryError, JournalError, UsageError
+from trio_runner._core.errors import (
+    BusyError,
+    HistoryError,
+    JournalError,
+    NothingToResumeError,
+    UsageError,
+)
 from trio_runner._core.fold import fold
 from trio_runner._core.history import History
 from trio_runner._core.reconcile import HistoryRollbackState, reconcile_interrupted_history
@@ -57,8 +63,11 @@ class Conversation:
     def __init__(self, messages: Iterable[v.Message] = ()) -> None:
         #: Closed steps only.
         self.history = History()
-        #: The newest turn; not ENDED while it runs, or when a crash or a load left it open.
+        #: The newest turn on the history; not ENDED while it runs, or when a crash or a
+        #: load left it open.
         self.turn: Turn | None = None
+        #: The newest turn of all, which may be one without history; what `resume` takes up.
+        self.newest: Turn | None = None
         #: Counts turns from 1.
         self.turns = 0
         self.commits = Commits(None)
@@ -107,11 +116,32 @@ class Conversation:
 
     # --- turns ------------------------------------------------------------------
 
-    def new_turn(self, history: History, *, sends_whole_turn: bool) -> Turn:
-        """The machine of the next turn, on ``history``."""
+    def new_turn(self) -> Turn:
+        """The machine of the next turn."""
         self.turns += 1
-        self.turn = Turn(history, self.turns, sends_whole_turn=sends_whole_turn)
+        self.newest = self.turn = Turn(self.history, self.turns)
         return self.turn
+
+    def new_turn_aside(self) -> Turn:
+        """The machine of a turn without history: on the templates, and kept nowhere."""
+        self.turns += 1
+        templates = History(self.history.templates())
+        self.newest = Turn(templates, self.turns, sends_whole_turn=True)
+        return self.newest
+
+    def unfinished_turn(self) -> Turn:
+        """The turn to go on with: the newest, or the one that a crash or a load left open.
+
+        Raises:
+          NothingToResumeError: there is none.
+        """
+        newest, kept = self.newest, self.turn
+        if newest is None:
+            raise NothingToResumeError("the agent has had no turn yet; start one")
+        if newest is not kept and kept is not None and kept.phase is not Phase.ENDED:
+            if newest.end_reason is v.EndReason.ANSWERED:
+                return kept
+        return newest
 
     def key_prefix(self, turn: Turn) -> str:
         """The ``turn:step`` part of the idempotency keys of the turn's present step."""
@@ -160,7 +190,11 @@ class Conversation:
             raise HistoryError(sorted(problems))
         for result in results:
             assert turn is not None
-            self._finish_call(turn, result)
+            assert turn.reply is not None
+            position = turn.position_of(result.call_id)
+            assert position is not None
+            name = turn.reply.tool_calls[position].name
+            self._finish_call(turn, attrs.evolve(result, name=name))
 
     def heal(self) -> tuple[v.ToolResult, ...]:
         """Answer what a crash or a load left open, and end that turn; the repair is recorded.
@@ -248,7 +282,7 @@ class Conversation:
             self._open_step(reply, results)
 
     def _open_step(self, reply: v.Message, results: Sequence[v.ToolResult]) -> None:
-        turn = self.new_turn(self.history, sends_whole_turn=False)
+        turn = self.new_turn()
         records: list[r.Record] = [r.TurnStarted(turn.number, ()), r.ModelFinished(turn.number, 0, reply)]
         turn.model_replied(reply)
         for result in results:
@@ -289,6 +323,7 @@ class Conversation:
             if name == self._name and state.history.view() != self.history.view():
                 _log.warning("session %r is not what this agent had; the session wins", name)
             self.history, self.turn, self.turns = state.history, state.turn, state.turns
+            self.newest = state.turn
             self._loaded_open = False
         self._name = name
 

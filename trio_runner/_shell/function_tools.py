@@ -27,6 +27,7 @@ import trio_runner._core.describe as describe
 import trio_runner._core.errors as errors
 import trio_runner._core.json_data as json_data
 import trio_runner._core.values as v
+import trio_runner._shell.ki as ki
 import trio_runner._shell.signatures as signatures
 import trio_runner.abc as abc
 from trio_runner._shell.signatures import Parameter, Signature
@@ -217,6 +218,20 @@ class _Arguments:
             if entry is not None:
                 _complete(entry, parameter.default, texts.get(parameter.name))
 
+    def bind(self, given: v.JSONObject, context: abc.ToolContext) -> dict[str, Any]:
+        """The arguments to call the function with: validated, and the context put in.
+
+        Raises:
+          InvalidArgumentsError: they do not fit.
+        """
+        try:
+            values: dict[str, Any] = self.validate(given).__dict__
+        except pydantic.ValidationError as problem:
+            values = self.second_try(given, problem).__dict__
+        if self.context is not None:
+            values[self.context] = context
+        return values
+
     def second_try(self, arguments: v.JSONObject, problem: pydantic.ValidationError) -> Any:
         """Validate once more, with nested JSON text decoded; or say what is wrong."""
         decoded = _decode_nested(arguments, _details(problem))
@@ -233,12 +248,12 @@ class _Arguments:
         if len(details) > _MAX_PROBLEMS:
             lines.append(f"- and {len(details) - _MAX_PROBLEMS} more")
         accepted = ", ".join(self._names) or "none"
-        text = "\n".join([
+        # Valid text: pydantic's own is, and what the model sent is shown by its repr.
+        return "\n".join([
             f"The arguments do not fit the schema of tool {self._tool!r}; it was not run.",
             *lines,
             f"It takes: {describe.shorten(accepted, 500)}",
         ])  # fmt: skip
-        return json_data.safe_text(text)
 
 
 def _build(
@@ -424,16 +439,9 @@ def _by_name(
 def _async_call(
     fn: Callable[..., Awaitable[object]], arguments: _Arguments
 ) -> Callable[[v.JSONObject, abc.ToolContext], Awaitable[object]]:
-    validate, second_try, context_name = arguments.validate, arguments.second_try, arguments.context
-
+    @trio.lowlevel.enable_ki_protection
     async def call(given: v.JSONObject, context: abc.ToolContext) -> object:
-        try:
-            values = validate(given).__dict__
-        except pydantic.ValidationError as problem:
-            values = second_try(given, problem).__dict__
-        if context_name is not None:
-            values[context_name] = context
-        return await fn(**values)
+        return await ki.call_unprotected(fn, **arguments.bind(given, context))
 
     return call
 
@@ -441,17 +449,10 @@ def _async_call(
 def _inline_call(
     fn: Callable[..., object], arguments: _Arguments
 ) -> Callable[[v.JSONObject, abc.ToolContext], Awaitable[object]]:
-    validate, second_try, context_name = arguments.validate, arguments.second_try, arguments.context
-
+    @trio.lowlevel.enable_ki_protection
     async def call(given: v.JSONObject, context: abc.ToolContext) -> object:
-        try:
-            values = validate(given).__dict__
-        except pydantic.ValidationError as problem:
-            values = second_try(given, problem).__dict__
-        if context_name is not None:
-            values[context_name] = context
-        returned = fn(**values)
-        return await returned if inspect.isawaitable(returned) else returned
+        values = arguments.bind(given, context)
+        return await _awaited(ki.call_sync_unprotected(fn, **values))
 
     return call
 
@@ -459,15 +460,9 @@ def _inline_call(
 def _thread_call(
     fn: Callable[..., object], arguments: _Arguments, abandon_on_cancel: bool
 ) -> Callable[[v.JSONObject, abc.ToolContext], Awaitable[object]]:
-    validate, second_try, context_name = arguments.validate, arguments.second_try, arguments.context
-
+    @trio.lowlevel.enable_ki_protection
     async def call(given: v.JSONObject, context: abc.ToolContext) -> object:
-        try:
-            values = validate(given).__dict__
-        except pydantic.ValidationError as problem:
-            values = second_try(given, problem).__dict__
-        if context_name is not None:
-            values[context_name] = context
+        values = arguments.bind(given, context)
         # Looked up at each call: the fault sweep puts a stand-in there.
         outcome = await trio.to_thread.run_sync(
             _in_thread, context, fn, values, abandon_on_cancel=abandon_on_cancel
@@ -479,10 +474,16 @@ def _thread_call(
             raise errors.InternalError(
                 "a call was given up before it began, but nothing had cancelled it"
             )
-        returned = outcome[0]
-        return await returned if inspect.isawaitable(returned) else returned
+        return await _awaited(outcome[0])
 
     return call
+
+
+async def _awaited(returned: object) -> object:
+    """What a function that is not declared async returned, awaited where it can be."""
+    if inspect.isawaitable(returned):
+        return await ki.await_unprotected(returned)
+    return returned
 
 
 def _in_thread(

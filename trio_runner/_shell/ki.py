@@ -9,7 +9,7 @@ The rules of this package, held by ``tests/test_ki_marks.py``:
 * Marked as protected (``trio.lowlevel.enable_ki_protection``): the root of
   every child task, the methods of the surface that hold state across an await,
   the synchronous mutators, and what a worker thread calls back.
-* Tools, models, hooks and toolsets run unprotected, through the two functions
+* Tools, models, hooks and toolsets run unprotected, through the functions
   below. The mark is global to a code object, so a user's function is never
   marked itself.
 * Journals and observers stay protected: their calls are part of our state.
@@ -18,18 +18,32 @@ The rules of this package, held by ``tests/test_ki_marks.py``:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar, TypeVarTuple
+from typing import Any, ParamSpec, TypeVar
 
 import trio
 
 T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
+P = ParamSpec("P")
 
 
 @trio.lowlevel.disable_ki_protection
-async def call_unprotected(async_fn: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
+async def call_unprotected(
+    async_fn: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
+) -> T:
     """Await user code with KeyboardInterrupt allowed; has the checkpoints of ``async_fn``."""
-    return await async_fn(*args)
+    return await async_fn(*args, **kwargs)
+
+
+@trio.lowlevel.disable_ki_protection
+def call_sync_unprotected(fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call synchronous user code with KeyboardInterrupt allowed."""
+    return fn(*args, **kwargs)
+
+
+@trio.lowlevel.disable_ki_protection
+async def await_unprotected(awaitable: Awaitable[T]) -> T:
+    """Await what user code returned, with KeyboardInterrupt allowed."""
+    return await awaitable
 
 
 def run(async_fn: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:

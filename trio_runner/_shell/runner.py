@@ -31,6 +31,7 @@ import trio
 
 import trio_runner._core.events as ev
 import trio_runner._core.records as r
+import trio_runner._core.stand_ins as stand_ins
 import trio_runner._core.values as v
 import trio_runner._shell.finishing as finishing
 import trio_runner._shell.leaving as leaving
@@ -38,13 +39,11 @@ from trio_runner._core.errors import (
     BusyError,
     HistoryError,
     JournalError,
-    NothingToResumeError,
     NotEnteredError,
     StrayCancellationError,
     TurnInterruptedError,
     UsageError,
 )
-from trio_runner._core.history import History
 from trio_runner._core.normalise import normalise_reply
 from trio_runner._core.params import DEFAULT_PARAMS, RequestParams
 from trio_runner._core.planning import ToolTable, plan_tool_calls
@@ -108,6 +107,8 @@ class ToolRunner:
             raise ValueError("a new turn needs input, and a resumed one takes none")
         self._resume: Final = resume
         self._params = _resolved(params, config.params)
+        #: The params of the newest model call; its batch runs with them.
+        self._asked_with = self._params
         own = getattr(agent, "tool_runner_hooks", None)
         self._hooks: Final = merge_hooks(config.hooks, own, hooks)
         self._notices: Final = Notices((*config.observers, *observers))
@@ -260,7 +261,19 @@ class ToolRunner:
         Returns:
           Whether it hit: False when the call is not open (any more).
         """
-        return self._batch is not None and self._batch.cancel_call(call_id)
+        if self._batch is not None:
+            return self._batch.cancel_call(call_id)
+        turn = self._turn
+        position = turn.position_of(call_id) if turn is not None else None
+        if turn is None or turn.reply is None or position is None:
+            return False
+        # The message that asks was yielded, and its batch has not begun.
+        step, result = turn.step, stand_ins.call_withdrawn(turn.reply.tool_calls[position])
+        turn.tool_finished(position, result)
+        self._commits.add(r.ToolFinished(turn.number, step, result))
+        if self._notices.listening:
+            self._notices.tell(ev.CallFinished, step, result)
+        return True
 
     # --- driving ----------------------------------------------------------------
 
@@ -397,14 +410,15 @@ class ToolRunner:
         if self._resume:
             self._turn = turn = self._resume_turn()
         else:
-            if results:
+            if self._params.use_history:
                 conversation.match_results(results)
-            conversation.heal()
-            history = conversation.history
-            keeps = self._params.use_history
-            if not keeps:
-                history = History(history.templates())
-            self._turn = turn = conversation.new_turn(history, sends_whole_turn=not keeps)
+                conversation.heal()
+                turn = conversation.new_turn()
+            elif results:
+                raise HistoryError(["results for open calls need the history (use_history)"])
+            else:
+                turn = conversation.new_turn_aside()
+            self._turn = turn
             turn.input_added(given)
         if turn.history is conversation.history:
             self._commits = conversation.commits
@@ -419,9 +433,7 @@ class ToolRunner:
 
     def _resume_turn(self) -> Turn:
         conversation = self._conversation
-        turn = conversation.turn
-        if turn is None:
-            raise NothingToResumeError("the agent has had no turn yet; start one")
+        turn = conversation.unfinished_turn()
         turn.resumed()
         conversation.answer_started(turn)
         replies = [message for message in turn.messages if message.role == "assistant"]
@@ -469,6 +481,7 @@ class ToolRunner:
         raw = await call_unprotected(self._agent.reply, request, self._emit_delta)
         reply = normalise_reply(raw, turn.history.ids)
         made = turn.model_replied(reply, params.max_iterations)
+        self._asked_with = params
         self._last = reply
         if self._commits.keeps:
             self._commits.add(
@@ -502,12 +515,13 @@ class ToolRunner:
             if self._resume:
                 await self._list_tools()
             plan = plan_tool_calls(reply, self._table)
+            params = self._asked_with
             services = BatchServices(
                 self._agent,
                 self._conversation,
                 self._commits,
                 self._notices,
-                self._params,
+                params,
                 self._config.commit_timeout,
                 self.is_held or self._is_hooked or self._notices.listening,
                 self._resume,
@@ -535,13 +549,7 @@ class ToolRunner:
             turn.input_added(attached)
             self._commits.add(r.InputAdded(turn.number, attached))
         await self._settle()
-        match batch.fatal:
-            case []:
-                pass
-            case [error]:
-                raise error
-            case errors:
-                raise BaseExceptionGroup("several tools ended the turn", errors)
+        batch.raise_fatal()
         if self._hooks.after_tool_call is not None:
             await call_unprotected(self._hooks.after_tool_call, self, reply)
 
@@ -583,6 +591,7 @@ class ToolRunner:
         """End the turn because of ``error``; returns what leaves (contract C7)."""
         reason, leaves = self._judge(error)
         self._answer = None
+        self._fix_grace()
         self._interrupt(reason)
         if isinstance(error, GeneratorExit):
             return error
@@ -636,9 +645,9 @@ class ToolRunner:
         turn = self._turn
         if turn is None:
             return
-        self._fix_grace()
         if turn.phase is Phase.ENDED:
             return
+        self._fix_grace()
         step = turn.step
         results = turn.interrupt(reason)
         assert turn.end_reason is not None
@@ -660,6 +669,8 @@ class ToolRunner:
 
     async def _finish_commits(self, leaves: BaseException | None) -> None:
         """Wait, shielded, for what is not durable yet, until the turn's grace is over."""
+        if self._grace_deadline is None and self._commits.is_stalled:
+            return  # a normal end: what was given up is not waited for again
         if not self._commits.settled:
             await self._finish(self._commits.wait, leaves)
             self._commits.give_up(self._config.grace)
@@ -672,8 +683,8 @@ class ToolRunner:
         try:
             await finishing.finish(async_fn, deadline=self._fix_grace(), report=report)
         except leaving.EXITS:
-            lost = leaves is not None and not isinstance(leaves, leaving.EXITS)
-            if lost and not leaving.is_cancellation(leaves):
+            overtaken = leaves is not None and not isinstance(leaves, leaving.EXITS)
+            if leaves is not None and overtaken and not leaving.is_cancellation(leaves):
                 report(leaves)
             raise
 
