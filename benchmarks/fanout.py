@@ -27,6 +27,7 @@ import workloads
 #: The competitors of a batch. The first is the floor, the others are held against it.
 BATCHES: Final[dict[str, workloads.Prepare]] = {
     "bare": workloads.bare_batch,
+    "bare, scopes": workloads.bare_scoped_batch,
     "generate": workloads.batch(),
     "own scopes": workloads.batch(scopes=True),
     "function tool": workloads.batch(kind="function"),
@@ -60,7 +61,14 @@ class Parameters:
     callgrind_calls: tuple[int, int]
 
 
-QUICK: Final = Parameters(3, (1, 10, 100, 1000), (10, 100, 500), 3, 5, (100, 300))
+QUICK: Final = Parameters(
+    rounds=3,
+    calls=(1, 10, 100, 1000),
+    depths=(10, 100, 500),
+    import_rounds=3,
+    makespan_rounds=5,
+    callgrind_calls=(100, 300),
+)
 FULL: Final = Parameters(
     7,
     (1, 2, 5, 10, 50, 100, 500, 1000, 5000, 10_000),
@@ -140,7 +148,9 @@ def makespan(report: Report, parameters: Parameters) -> None:
     report.figures["makespan over the longest, seconds"] = over
     print("\n64 staggered tools (1 to 50 ms): wall time over the longest sleep")
     print("  " + ", ".join([f"{name} {each * 1e3:.2f} ms" for name, each in over.items()]))
-    report.budget("makespan over the longest: × bare trio", over["ours"] / over["bare"], 2.0)
+    report.budget(
+        "makespan over the longest: × bare trio", over["ours"] / over["bare"], MAKESPAN_BUDGET
+    )
 
 
 def memory(report: Report, parameters: Parameters) -> None:
@@ -148,8 +158,8 @@ def memory(report: Report, parameters: Parameters) -> None:
     print("\nPeak bytes per call (marginal, tracemalloc)")
     for name, prepare in BATCHES.items():
         found = measuring.peak_bytes_per_item(prepare, 500, 1500)
-        if name == "bare":
-            print(f"  bare trio: {found:.0f}")
+        if name.startswith("bare"):
+            print(f"  {name}: {found:.0f}")
         else:
             report.budget(f"peak bytes per call, {name}", found, PEAK_BYTES_BUDGET)
 
@@ -168,15 +178,8 @@ def imports(report: Report, parameters: Parameters) -> None:
 
 
 def instructions(report: Report, parameters: Parameters) -> None:
-    """Instructions per call, counted by callgrind: the marginal cost, free of noise."""
-    few, many = parameters.callgrind_calls
-    print(f"\nInstructions per call (callgrind; between {few} and {many} calls)")
-    found: dict[str, float] = {}
-    for name in BATCHES:
-        counts = [child_processes.instructions(__file__, name, count) for count in (few, many)]
-        found[name] = (counts[1] - counts[0]) / (many - few)
-        print(f"  {name:<16} {found[name] / 1000:8.1f} k  ({found[name] / found['bare']:.2f} ×)")
-    report.figures["instructions per call"] = found
+    """Instructions per call and step: the marginal cost, free of the noise of clocks."""
+    found = _marginal_instructions(report, "call", BATCHES, parameters.callgrind_calls)
     for name, limit in [
         ("generate", CALL_BUDGET),
         ("function tool", CALL_BUDGET),
@@ -184,6 +187,27 @@ def instructions(report: Report, parameters: Parameters) -> None:
     ]:
         ratio = found[name] / found["bare"]
         report.budget(f"instructions per call, {name}: × bare trio", ratio, limit)
+    found = _marginal_instructions(report, "step", STEPS, parameters.callgrind_calls)
+    ratio = found["journal"] / found["bare"]
+    report.budget("instructions per step, memory journal: × bare trio", ratio, STEP_BUDGET)
+
+
+def _marginal_instructions(
+    report: Report,
+    unit: str,
+    competitors: dict[str, workloads.Prepare],
+    counts: tuple[int, int],
+) -> dict[str, float]:
+    few, many = counts
+    print(f"\nInstructions per {unit} (callgrind; between {few} and {many})")
+    found: dict[str, float] = {}
+    for name in competitors:
+        sample = f"{unit}:{name}"
+        low, high = (child_processes.instructions(__file__, sample, count) for count in counts)
+        found[name] = (high - low) / (many - few)
+        print(f"  {name:<16} {found[name] / 1000:8.1f} k  ({found[name] / found['bare']:.2f} ×)")
+    report.figures[f"instructions per {unit}"] = found
+    return found
 
 
 SECTIONS: Final[dict[str, Callable[[Report, Parameters], None]]] = {
@@ -212,8 +236,8 @@ def _growth(report: Report, what: str, rows: dict[int, dict[str, float]], smalle
         if len(total) > 1:
             exponent = measuring.growth_exponent(total)
             counts = f"{min(total)} to {max(total)}"
-            if name == "bare":
-                print(f"  growth exponent of bare trio, {counts}: {exponent:.3f}")
+            if name.startswith("bare"):
+                print(f"  growth exponent of {what}, {name}, {counts}: {exponent:.3f}")
             else:
                 report.budget(
                     f"growth exponent of {what}, {name}, {counts}", exponent, GROWTH_BUDGET
@@ -234,8 +258,10 @@ def main() -> int:
     parser.add_argument("--one-sample", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one_sample is not None:
-        name, count = options.one_sample
-        measuring.interleaved({name: BATCHES[name]}, int(count), rounds=0)
+        sample, count = options.one_sample
+        unit, _, name = sample.partition(":")
+        prepare = (BATCHES if unit == "call" else STEPS)[name]
+        measuring.interleaved({name: prepare}, int(count), rounds=0)
         return 0
     unknown = set(options.sections) - set(SECTIONS)
     if unknown:

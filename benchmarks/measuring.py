@@ -31,11 +31,13 @@ def _timed(samples: Sequence[Sample], clock: Callable[[], float]) -> float:
         gc.disable()
         try:
             began = clock()
-            for sample in samples:
-                await sample()
-            return clock() - began
+            checks = [await sample() for sample in samples]
+            taken = clock() - began
         finally:
             gc.enable()
+        for check in checks:
+            check()
+        return taken
 
     return trio.run(main)
 
@@ -61,7 +63,7 @@ def interleaved(
             seconds = _timed([prepare(count) for _ in range(repeats)], clock) / repeats
             if number:  # the first round warms caches up
                 taken[name].append(seconds)
-    return {name: statistics.median(seconds) for name, seconds in taken.items()}
+    return {name: statistics.median(each) for name, each in taken.items() if each}
 
 
 def peak_bytes_per_item(prepare: Prepare, few: int, many: int) -> float:

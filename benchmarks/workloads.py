@@ -15,8 +15,10 @@ import trio
 import trio_runner as tr
 from trio_runner.abc import DeltaSink, ModelRequest, Tool, ToolContext
 
+#: What is asserted of a sample when the clock has stopped.
+Check: TypeAlias = Callable[[], None]
 #: One sample: the work, with everything that it needs prepared.
-Sample: TypeAlias = Callable[[], Awaitable[object]]
+Sample: TypeAlias = Callable[[], Awaitable[Check]]
 #: Makes a sample of so many calls, or steps.
 Prepare: TypeAlias = Callable[[int], Sample]
 #: What runs in a call: a `Tool` object, or a plain function with one ``int`` (pydantic).
@@ -78,15 +80,38 @@ async def _bare_child(number: int, results: dict[int, str]) -> None:
     results[number] = "done"
 
 
+async def _bare_scoped_child(number: int, results: dict[int, str]) -> None:
+    with trio.CancelScope():
+        await trio.lowlevel.checkpoint()
+        results[number] = "done"
+
+
+def _check_bare(results: dict[int, str], count: int) -> None:
+    assert len(results) == count
+
+
 def bare_batch(count: int) -> Sample:
     """One nursery, ``count`` children; each does a checkpoint and stores its result."""
 
-    async def sample() -> None:
+    async def sample() -> Check:
         results: dict[int, str] = {}
         async with trio.open_nursery() as nursery:
             for number in range(count):
                 nursery.start_soon(_bare_child, number, results)
-        assert len(results) == count
+        return lambda: _check_bare(results, count)
+
+    return sample
+
+
+def bare_scoped_batch(count: int) -> Sample:
+    """The same, with a cancel scope for each child."""
+
+    async def sample() -> Check:
+        results: dict[int, str] = {}
+        async with trio.open_nursery() as nursery:
+            for number in range(count):
+                nursery.start_soon(_bare_scoped_child, number, results)
+        return lambda: _check_bare(results, count)
 
     return sample
 
@@ -94,12 +119,12 @@ def bare_batch(count: int) -> Sample:
 def bare_steps(count: int) -> Sample:
     """``count`` times a nursery with one child."""
 
-    async def sample() -> None:
+    async def sample() -> Check:
         results: dict[int, str] = {}
         for number in range(count):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_bare_child, number, results)
-        assert len(results) == count
+        return lambda: _check_bare(results, count)
 
     return sample
 
@@ -111,11 +136,12 @@ def bare_sleepers(seconds: Sequence[float]) -> Sample:
         await trio.sleep(seconds[number])
         results[number] = "done"
 
-    async def sample() -> None:
+    async def sample() -> Check:
         results: dict[int, str] = {}
         async with trio.open_nursery() as nursery:
             for number in range(len(seconds)):
                 nursery.start_soon(child, number, results)
+        return lambda: _check_bare(results, len(seconds))
 
     return sample
 
@@ -139,7 +165,11 @@ def _turn(
         journal=journal,
         session="bench" if journal is not None else None,
     )
-    expected = 2 * len(replies)
+
+    def check() -> None:
+        # The input; each step's reply and results; the answer.
+        assert len(agent.history) == 2 * len(replies)
+        assert all(not r.is_error for message in agent.history for r in message.tool_results)
 
     async def drive() -> None:
         if scopes:
@@ -148,15 +178,13 @@ def _turn(
         else:
             await agent.generate("go")
 
-    async def sample() -> None:
+    async def sample() -> Check:
         if journal is None:
             await drive()
         else:
             async with agent:
                 await drive()
-        # The input; each step's reply and results; the answer.
-        assert len(agent.history) == expected
-        assert all(not r.is_error for message in agent.history for r in message.tool_results)
+        return check
 
     return sample
 

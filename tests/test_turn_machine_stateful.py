@@ -34,8 +34,9 @@ REFUSALS = (
 )
 PAUSES = (v.StopReason.PAUSE, v.StopReason.CONTINUE_)
 
+# Contents are simple: what a machine does depends on none, and small draws make long runs.
 notes = st.lists(
-    st.builds(v.Message, st.sampled_from(("user", "assistant")), strategies.contents()),
+    st.builds(v.Message, st.sampled_from(("user", "assistant")), st.just("note")),
     min_size=1,
     max_size=2,
 )
@@ -45,9 +46,29 @@ asking = st.integers(1, 3).map(
     )
 )
 paused = st.sampled_from(PAUSES).map(lambda stop: v.Message.assistant("wait", stop_reason=stop))
-raw_replies = strategies.replies() | asking | paused
-some_histories = strategies.histories(max_parts=2)
-results = strategies.tool_results()
+# Most replies ask for tools, so that turns get long.
+raw_replies = st.one_of(asking, asking, asking, paused, strategies.replies())
+some_histories = st.sampled_from(
+    (
+        (),
+        (v.Message.user("summary", template=True), v.Message.user("more")),
+        (v.Message.user("summary"), v.Message.assistant("understood")),
+        (
+            v.Message.assistant(tool_calls=[v.ToolCall("t1", "tool"), v.ToolCall("h", "tool")]),
+            v.Message.user(
+                tool_results=[v.ToolResult("t1", "tool", "x"), v.ToolResult("h", "tool", "y")]
+            ),
+        ),
+    )
+)
+results = st.builds(
+    v.ToolResult,
+    st.just("c"),
+    st.just("tool"),
+    st.sampled_from(("result", "another")),
+    st.none(),
+    st.sampled_from(v.CallStatus),
+)
 
 
 def results_in(messages: Sequence[v.Message]) -> Iterator[v.ToolResult]:
@@ -78,6 +99,8 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
         self.opened = 0
         self.replies = 0
         self.was_resumed = False
+        #: Events that are legal everywhere are rationed, else there would be little else.
+        self.rations = 3
 
     # --- questions --------------------------------------------------------------
 
@@ -100,6 +123,15 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
     def is_ended(self) -> bool:
         return self.live is not None and self.is_idle()
 
+    def may_be_replaced(self) -> bool:
+        return self.rations > 0
+
+    def may_be_disturbed(self) -> bool:
+        return self.live is not None and self.rations > 0
+
+    def may_be_stopped(self) -> bool:
+        return self.is_running() and self.rations > 0
+
     def asks_model(self) -> bool:
         return self.is_running() and self.turn.next_action() == CallModel()
 
@@ -115,8 +147,8 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
     # --- events -----------------------------------------------------------------
 
     @precondition(is_idle)
-    @rule(messages=notes, cap=st.integers(0, 3))
-    def turn_starts(self, messages: list[v.Message], cap: int) -> None:
+    @rule(messages=notes, cap=st.integers(0, 3), rations=st.integers(0, 3))
+    def turn_starts(self, messages: list[v.Message], cap: int, rations: int) -> None:
         self.number += 1
         self.cap = cap
         self.live = Turn(self.history, self.number)
@@ -127,6 +159,7 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
         self.said_in_history += messages
         self.opened = self.replies = 0
         self.was_resumed = False
+        self.rations = rations
 
     @precondition(asks_model)
     @rule(raw=raw_replies)
@@ -143,6 +176,14 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
             self.in_history[result.call_id] = self.in_turn[result.call_id] = result
         self.replies += 1
         self.opened += self.turn.next_action() == RunTools()
+
+    @precondition(asks_model)
+    @rule(raw=asking, result=results)
+    def a_whole_step_runs(self, raw: v.Message, result: v.ToolResult) -> None:
+        self.model_replies(raw)
+        if self.has_open_step():
+            self.all_open_calls_run(result)
+            self.step_is_done()
 
     @precondition(has_open_step)
     @rule(data=st.data())
@@ -187,6 +228,16 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
             self.in_step.clear()
             self.begun.clear()
 
+    @precondition(has_open_step)
+    @rule(result=results)
+    def all_open_calls_run(self, result: v.ToolResult) -> None:
+        for position in reversed(self.turn.open_positions):
+            call = self.reply.tool_calls[position]
+            self._begin(position)
+            self.turn.tool_started(position)
+            given = v.ToolResult(call.id, call.name, result.content, None, result.status)
+            self._finish_call(position, given)
+
     @precondition(has_closed_step)
     @rule()
     def step_is_done(self) -> None:
@@ -194,9 +245,10 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
         self.turn.step_done()
         assert self.turn.iteration == before + 1
 
-    @precondition(is_running)
+    @precondition(may_be_stopped)
     @rule(messages=notes)
     def input_is_added(self, messages: list[v.Message]) -> None:
+        self.rations -= 1
         if self.is_decided():
             self._refused(messages)
             return
@@ -204,11 +256,6 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
         self.said_in_turn += messages
         self.said_in_history += messages
         self.records.append(r.InputAdded(self.number, tuple(messages)))
-
-    @precondition(is_ended)
-    @rule(messages=notes)
-    def input_is_refused_after_the_end(self, messages: list[v.Message]) -> None:
-        self._refused(messages)
 
     def _refused(self, messages: list[v.Message]) -> None:
         before = self.history.snapshot(), self.turn.messages
@@ -219,8 +266,10 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
         else:
             raise AssertionError("a turn that has ended took messages")
 
+    @precondition(may_be_replaced)
     @rule(messages=some_histories)
     def history_is_replaced(self, messages: tuple[v.Message, ...]) -> None:
+        self.rations -= 1
         if self.has_open_step():
             answers = [stand_ins.unrecorded(call) for call in self.reply.tool_calls]
             closed = [*messages, self.reply, v.Message.user(tool_results=answers)]
@@ -239,11 +288,12 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
     def turn_finishes(self) -> None:
         self.records.append(r.TurnEnded(self.number, self.turn.finish()))
 
-    @precondition(is_running)
+    @precondition(may_be_stopped)
     @rule(reason=st.sampled_from(v.EndReason), crashed=st.booleans())
     def turn_is_interrupted(self, reason: v.EndReason, crashed: bool) -> None:
         open_ids = [self.reply.tool_calls[i].id for i in self.turn.open_positions]
         step = self.turn.step
+        self.rations -= 1
         made = self.turn.interrupt(reason, crashed=crashed)
         assert [result.call_id for result in made] == open_ids
         for result in made:
@@ -251,13 +301,11 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
             self._keep(result)
         assert self.turn.end_reason is not None
         self.records.append(r.TurnEnded(self.number, self.turn.end_reason))
-
-    @precondition(is_ended)
-    @rule(reason=st.sampled_from(v.EndReason))
-    def a_second_interrupt_does_nothing(self, reason: v.EndReason) -> None:
+        # A second one does nothing, and no message is taken any more.
         before = self.history.snapshot(), self.turn.end_reason
         assert self.turn.interrupt(reason) == ()
         assert (self.history.snapshot(), self.turn.end_reason) == before
+        self._refused([v.Message.user("too late")])
 
     @precondition(is_ended)
     @rule()
@@ -273,8 +321,10 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
         if before[1] is v.EndReason.MAX_ITERATIONS:
             self.opened = 0
 
+    @precondition(may_be_disturbed)
     @rule(heals=st.booleans())
     def process_dies_and_the_session_is_opened(self, heals: bool) -> None:
+        self.rations -= 1
         state = fold(self.records)
         self.history, self.live = state.history, state.turn
         if self.is_idle():
@@ -404,4 +454,4 @@ def _ends_on_a_pause(turn: Turn) -> bool:
 
 
 TestAnyOrderOfEvents = AnyOrderOfEvents.TestCase
-TestAnyOrderOfEvents.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestAnyOrderOfEvents.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

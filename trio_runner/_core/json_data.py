@@ -190,14 +190,15 @@ def copy_json(value: object) -> Any:
     Meant for each tool call, before its tool gets the arguments.
     """
     kind = type(value)
+    plain: Any = value
     if kind is dict:
-        result = cast("dict[str, Any]", value).copy()
+        result: dict[str, Any] = plain.copy()
         for key, item in result.items():
             if type(item) in _CONTAINERS:
                 result[key] = copy_json(item)
         return result
     if kind is list:
-        return [copy_json(item) for item in cast("list[object]", value)]
+        return [copy_json(item) for item in plain]
     return value
 
 
@@ -209,7 +210,8 @@ def is_plain_json(value: object, *, max_depth: int = MAX_DEPTH) -> bool:
     if kind is dict:
         if max_depth <= 0:
             return False
-        for key, item in cast("dict[str, Any]", value).items():
+        pairs: Any = value
+        for key, item in pairs.items():
             if type(key) is not str or not (key.isascii() or is_safe_text(key)):
                 return False
             if (type(item) is str and item.isascii()) or (

@@ -89,14 +89,7 @@ def normalise_reply(message: v.Message, used_ids: AbstractSet[str]) -> v.Message
     ):
         return message
     # ``template`` marks what stands in front of the history; a reply never does.
-    return v.Message(
-        "assistant",
-        content,
-        tool_calls=calls,
-        stop_reason=stop_reason,
-        usage=message.usage,
-        meta=meta,
-    )
+    return v.Message("assistant", content, calls, (), stop_reason, message.usage, meta)
 
 
 def _refuse_what_is_no_reply(message: object) -> None:
@@ -237,12 +230,16 @@ def _normal_calls(
     if not calls:
         return ()
     ids = _unique_ids(calls, used_ids)
+    legal = _LEGAL_WORD.fullmatch
     result: list[v.ToolCall] = []
     for call, call_id in zip(calls, ids, strict=True):
         arguments, problem = normal_arguments(call.arguments)
         if call.arguments_error is not None:
             problem = error_text(call.arguments_error)
-        result.append(v.ToolCall(call_id, legal_name(call.name), arguments, problem))
+        name = call.name
+        if type(name) is not str or not legal(name):
+            name = legal_name(name)
+        result.append(v.ToolCall(call_id, name, arguments, problem))
     return tuple(result)
 
 

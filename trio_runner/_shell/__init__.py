@@ -1,6 +1,8 @@
 """The trio part: it decides *when*; what is legal is the turn machine's business.
 
-    runner.py        one turn as an async iterator: the order of one step
+    runner.py        one turn as an async iterator: who may call what when
+    steps.py         what happens in one step, and in which order
+    ending.py        how a turn stops: what is recorded, what leaves, by when
     batch.py         the calls of one reply as child tasks of one nursery
     finishing.py     the only shields
     leaving.py       which error leaves, and what a cancellation is

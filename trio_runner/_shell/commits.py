@@ -98,6 +98,10 @@ class Commits:
         self.strict = strict
         self._failure = None
 
+    def end_turn(self) -> None:
+        """The turn is over; what fails from here on goes to the log alone."""
+        self.on_failure = _nobody
+
     @property
     def keeps(self) -> bool:
         """Whether there is a session at all."""

@@ -1,0 +1,282 @@
+"""`Steps`: what happens in one step of a turn, and in which order.
+
+    open calls of the last reply:  before_tool_call -> batch -> commits ->
+                                   after_tool_call;  iteration += 1
+    tool list -> before_llm_call -> model -> the reply is normalised, decided
+    by the machine and recorded -> after_llm_call -> its commit
+    at the end: the end is recorded and committed, after_turn_complete, and
+    what that changed is committed
+
+``tests/test_order_of_a_step.py`` holds it. Who may call when, and what an
+iteration sees, is the runner's business.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+import trio_runner._core.events as ev
+import trio_runner._core.records as r
+import trio_runner._core.stand_ins as stand_ins
+import trio_runner._core.values as v
+from trio_runner._core.errors import HistoryError
+from trio_runner._core.normalise import normalise_reply
+from trio_runner._core.params import RequestParams
+from trio_runner._core.planning import ToolTable, plan_tool_calls
+from trio_runner._core.turn import Finished, RunTools, Turn
+from trio_runner._shell.batch import Batch, BatchServices
+from trio_runner._shell.commits import Commits
+from trio_runner._shell.ending import Ending
+from trio_runner._shell.hooks import ToolRunnerHooks
+from trio_runner._shell.ki import call_unprotected
+from trio_runner._shell.loop_agent import ToolLoopAgent
+from trio_runner._shell.notices import Notices
+from trio_runner.abc import ModelRequest, Tool
+
+if TYPE_CHECKING:
+    from trio_runner._shell.runner import ToolRunner
+
+_log = logging.getLogger("trio_runner")
+
+
+class Steps:
+    """One turn under way. Making it begins the turn, synchronously.
+
+    Args:
+      runner: what hooks are given.
+      given: the input, plain messages.
+      results: the input's results for open calls.
+      tools: instead of the agent's.
+      resume: go on with the agent's unfinished turn.
+      can_cancel_calls: somebody can reach `cancel_call`.
+
+    Raises:
+      HistoryError: the input is not valid; nothing was changed.
+      NothingToResumeError: there is no unfinished turn.
+    """
+
+    def __init__(
+        self,
+        runner: ToolRunner,
+        agent: ToolLoopAgent,
+        given: tuple[v.Message, ...],
+        results: tuple[v.ToolResult, ...],
+        *,
+        params: RequestParams,
+        hooks: ToolRunnerHooks,
+        notices: Notices,
+        tools: Sequence[Tool] | None,
+        resume: bool,
+        can_cancel_calls: bool,
+    ) -> None:
+        self._runner: Final = runner
+        self._agent: Final = agent
+        self._config: Final = agent.config
+        self._conversation: Final = agent.conversation
+        self._hooks: Final = hooks
+        self._notices: Final = notices
+        self._tools: Final = tools
+        self._resume: Final = resume
+        self._can_cancel_calls: Final = can_cancel_calls
+        #: The turn's settings; a hook may set new ones.
+        self.params = params
+        #: The params of the newest model call; its batch runs with them.
+        self._asked_with = params
+        #: The tools as the model was last told, and how their names resolve.
+        self._listed: Sequence[Tool] = ()
+        self._table: ToolTable[Tool] = ToolTable(())
+        #: The newest reply.
+        self.last: v.Message | None = None
+        #: The batch that is planned or runs; None between batches.
+        self.batch: Batch | None = None
+        self.turn: Final = self._resumed_turn() if resume else self._new_turn(given, results)
+        conversation = self._conversation
+        kept = self.turn.history is conversation.history
+        self.commits: Final = conversation.commits if kept else Commits(None)
+        self.ending: Final = Ending(
+            self.turn, conversation, self.commits, self._config, notices
+        )
+        strict = self._config.durability == "strict"
+        conversation.commits.begin_turn(self.ending.commit_failed, strict=strict)
+        self.commits.add(r.TurnStarted(self.turn.number, given, resume))
+        conversation.tells_last_turn(self.ending.last_turn)
+        conversation.grace_deadline = -math.inf
+        notices.begin(self.turn.number)
+        if notices.listening:
+            notices.tell(ev.TurnStarted, given, resume)
+        #: When the turn's time is up, on trio's clock.
+        self.deadline: Final = (
+            math.inf if params.turn_timeout is None else trio.current_time() + params.turn_timeout
+        )
+
+    def _new_turn(
+        self, given: tuple[v.Message, ...], results: tuple[v.ToolResult, ...]
+    ) -> Turn:
+        conversation = self._conversation
+        if self.params.use_history:
+            conversation.match_results(results)
+            conversation.heal()
+            turn = conversation.new_turn()
+        elif results:
+            raise HistoryError(["results for open calls need the history (use_history)"])
+        else:
+            turn = conversation.new_turn_aside()
+        turn.input_added(given)
+        return turn
+
+    def _resumed_turn(self) -> Turn:
+        turn = self._conversation.unfinished_turn()
+        turn.resumed()
+        self._conversation.answer_started(turn)
+        replies = [message for message in turn.messages if message.role == "assistant"]
+        self.last = replies[-1] if replies else None
+        return turn
+
+    # --- one step ---------------------------------------------------------------
+
+    async def step(self) -> v.Message:
+        """From one message to the next."""
+        turn = self.turn
+        if type(turn.next_action()) is RunTools:
+            await self._run_tools()
+        if type(turn.next_action()) is Finished:
+            # A crash came between the answer and the end of its turn.
+            reply = self.last
+            assert reply is not None
+        else:
+            reply = await self._ask()
+            if self._hooks.after_llm_call is not None:
+                await call_unprotected(self._hooks.after_llm_call, self._runner, reply)
+        await self._settle()
+        if type(turn.next_action()) is Finished:
+            await self._complete(reply)
+        return reply
+
+    async def _ask(self) -> v.Message:
+        """One model call; the reply is recorded in the step in which it arrives."""
+        turn = self.turn
+        await self._list_tools()
+        if self._hooks.before_llm_call is not None:
+            delta = tuple(turn.delta)
+            await call_unprotected(self._hooks.before_llm_call, self._runner, delta)
+        params = self.params
+        request = ModelRequest(
+            turn.delta, turn.history.view(), self._listed, params, self._config.instruction
+        )
+        step = turn.replies
+        await trio.lowlevel.checkpoint_if_cancelled()
+        began = trio.current_time()
+        if self._notices.listening:
+            self._notices.tell(ev.ModelCallStarted, step)
+        raw = await call_unprotected(self._agent.reply, request, self._emit_delta)
+        reply = normalise_reply(raw, turn.history.ids)
+        made = turn.model_replied(reply, params.max_iterations)
+        self._asked_with = params
+        self.last = reply
+        if self.commits.keeps:
+            self.commits.add(
+                r.ModelFinished(turn.number, step, reply),
+                *[r.ToolFinished(turn.number, step, result) for result in made],
+            )
+        if self._notices.listening:
+            duration = trio.current_time() - began
+            self._notices.tell(ev.ModelCallFinished, step, reply, duration)
+            for result in made:
+                self._notices.tell(ev.CallFinished, step, result)
+        return reply
+
+    @trio.lowlevel.enable_ki_protection
+    def _emit_delta(self, text: str) -> None:
+        if self._notices.listening:
+            self._notices.tell(ev.TextDelta, self.turn.replies, text)
+
+    async def _list_tools(self) -> None:
+        tools = self._tools
+        if tools is None:
+            tools = await call_unprotected(self._agent.list_tools)
+        if tools is not self._listed:
+            self._table = ToolTable(tools)
+            self._listed = tools
+
+    async def _run_tools(self) -> None:
+        """The open calls of the last reply, with their hooks."""
+        turn, reply = self.turn, self.turn.reply
+        if reply is not None:
+            if self._resume:
+                await self._list_tools()
+            services = BatchServices(
+                self._agent,
+                self._conversation,
+                self.commits,
+                self._notices,
+                self._asked_with,
+                self._config.commit_timeout,
+                self._can_cancel_calls,
+                self._resume,
+            )
+            self.batch = Batch(turn, plan_tool_calls(reply, self._table), services)
+            try:
+                await self._run_batch(reply, self.batch)
+            finally:
+                self.batch = None
+        turn.step_done()
+
+    async def _run_batch(self, reply: v.Message, batch: Batch) -> None:
+        turn = self.turn
+        if self._notices.listening:
+            self._notices.tell(ev.BatchPlanned, turn.step, reply.tool_calls)
+        hook = self._hooks.before_tool_call
+        if hook is not None:
+            try:
+                await call_unprotected(hook, self._runner, reply)
+            except Exception:
+                batch.deny_all("the check before the tools failed.")
+                raise
+        await batch.run()
+        if batch.attached:
+            attached = tuple(batch.attached)
+            turn.input_added(attached)
+            self.commits.add(r.InputAdded(turn.number, attached))
+        await self._settle()
+        batch.raise_fatal()
+        if self._hooks.after_tool_call is not None:
+            await call_unprotected(self._hooks.after_tool_call, self._runner, reply)
+
+    def withdraw(self, call_id: str) -> bool:
+        """Answer an open call whose batch has not begun; False when none has that id."""
+        turn = self.turn
+        position = turn.position_of(call_id)
+        if turn.reply is None or position is None:
+            return False
+        step, result = turn.step, stand_ins.call_withdrawn(turn.reply.tool_calls[position])
+        turn.tool_finished(position, result)
+        self.commits.add(r.ToolFinished(turn.number, step, result))
+        if self._notices.listening:
+            self._notices.tell(ev.CallFinished, step, result)
+        return True
+
+    async def _complete(self, reply: v.Message) -> None:
+        """The decided end: recorded and committed, then the last hook."""
+        turn = self.turn
+        reason = turn.finish()
+        self.ending.answer = reply
+        self.commits.add(r.TurnEnded(turn.number, reason))
+        if reason is v.EndReason.MAX_ITERATIONS:
+            cap = self._asked_with.max_iterations
+            _log.warning("turn %d ended at its cap of %d iterations", turn.number, cap)
+        await self._settle()
+        if self._hooks.after_turn_complete is not None:
+            await call_unprotected(self._hooks.after_turn_complete, self._runner, reply)
+            await self._settle()
+        self.ending.tell()
+
+    async def _settle(self) -> None:
+        """Wait until what was recorded is durable, within ``commit_timeout``."""
+        durable = await self.commits.settle(self._config.commit_timeout)
+        if durable and self._notices.listening:
+            self._notices.tell(ev.Committed)
