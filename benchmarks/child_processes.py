@@ -21,16 +21,23 @@ _IMPORT = "import time; began = time.process_time(); {}; print(time.process_time
 def import_seconds(statements: Mapping[str, str], *, rounds: int) -> dict[str, float]:
     """Median CPU seconds of each import statement, each time in a new process."""
     taken: dict[str, list[float]] = {name: [] for name in statements}
-    for number in range(rounds + 1):
-        for name, statement in statements.items():
-            done = subprocess.run(
-                [sys.executable, "-c", _IMPORT.format(statement)],
-                check=True,
-                capture_output=True,
-                text=True,
-            )
-            if number:  # the first round compiles what is not compiled yet
-                taken[name].append(float(done.stdout))
+    # Bytecode is kept in a folder of its own, whatever the surroundings say about that:
+    # sources that are compiled at each import would be what is measured.
+    environment = {**os.environ}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    with tempfile.TemporaryDirectory() as folder:
+        environment["PYTHONPYCACHEPREFIX"] = folder
+        for number in range(rounds + 1):
+            for name, statement in statements.items():
+                done = subprocess.run(
+                    [sys.executable, "-c", _IMPORT.format(statement)],
+                    check=True,
+                    capture_output=True,
+                    text=True,
+                    env=environment,
+                )
+                if number:  # the first round compiles
+                    taken[name].append(float(done.stdout))
     return {name: statistics.median(seconds) for name, seconds in taken.items()}
 
 

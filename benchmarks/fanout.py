@@ -70,12 +70,12 @@ QUICK: Final = Parameters(
     callgrind_calls=(100, 300),
 )
 FULL: Final = Parameters(
-    7,
-    (1, 2, 5, 10, 50, 100, 500, 1000, 5000, 10_000),
-    (10, 50, 199, 1000, 5000),
-    9,
-    15,
-    (500, 1500),
+    rounds=7,
+    calls=(1, 2, 5, 10, 50, 100, 500, 1000, 5000, 10_000),
+    depths=(10, 50, 199, 1000, 5000),
+    import_rounds=9,
+    makespan_rounds=15,
+    callgrind_calls=(100, 600),
 )
 
 

@@ -432,6 +432,25 @@ async def test_a_hooks_error_leaves_bare(name: str, drive: Drive) -> None:
 
 
 @drives
+async def test_a_hooks_error_about_the_answer_fails_the_turn_and_keeps_the_answer(
+    drive: Drive,
+) -> None:
+    error = LookupError("the hook failed")
+    world = World(["done"], {"hooks": hooks_raising("after_llm_call", error)})
+    async with world.agent() as agent:
+        with pytest.raises(LookupError):
+            await drive(world, agent)
+
+        ended(world, agent, END.FAILED)
+        assert agent.history[-1].text == "done"
+        assert world.completed == []
+        opened = tr.fold(world.journal.stored("s"))
+        assert tuple(opened.history.view()) == agent.history
+        assert opened.turn is not None
+        assert opened.turn.end_reason is END.FAILED
+
+
+@drives
 async def test_an_error_after_the_end_loses_nothing(drive: Drive) -> None:
     error = LookupError("the hook failed")
     world = World(["done"], {"hooks": hooks_raising("after_turn_complete", error)})

@@ -74,6 +74,7 @@ def test_views_are_equal_to_any_sequence_of_the_same_messages_and_to_nothing_els
     assert view == list(MESSAGES[3:])
     assert view == History(MESSAGES[3:]).view()
     assert view != MESSAGES[2:]
+    assert view != MESSAGES[3:4]
     assert view != (MESSAGES[4], MESSAGES[3])
     assert view != 3
 

@@ -515,6 +515,19 @@ async def test_it_can_be_entered_again_and_lives_never_overlap(notes: Path) -> N
         assert living_members(pid) == []
 
 
+async def test_a_next_life_waits_until_the_whole_group_of_the_last_one_is_gone(
+    notes: Path,
+) -> None:
+    server = hostile(notes, "stubborn", close_timeout=2.0)
+    await server.toolset.__aenter__()
+    (first,) = server.process_group()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.toolset.__aexit__, None, None, None)
+        await server.wait_noted("end of input")  # it is being closed, and refuses
+        async with server.toolset:
+            assert living_members(first) == []
+
+
 async def test_a_missing_program_is_a_clear_error() -> None:
     toolset = McpToolset.stdio("no-such-program-at-all", name="bad")
     with pytest.raises(McpServerError, match=r"'bad' could not be started: .*no-such-program"):

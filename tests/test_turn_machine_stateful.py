@@ -132,6 +132,10 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
     def may_be_stopped(self) -> bool:
         return self.is_running() and self.rations > 0
 
+    def is_at_a_good_moment(self) -> bool:
+        # While a step is open it matters most, so there it is not rationed.
+        return self.has_open_step() or self.may_be_stopped()
+
     def asks_model(self) -> bool:
         return self.is_running() and self.turn.next_action() == CallModel()
 
@@ -245,10 +249,11 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
         self.turn.step_done()
         assert self.turn.iteration == before + 1
 
-    @precondition(may_be_stopped)
+    @precondition(is_at_a_good_moment)
     @rule(messages=notes)
     def input_is_added(self, messages: list[v.Message]) -> None:
-        self.rations -= 1
+        if not self.has_open_step():
+            self.rations -= 1
         if self.is_decided():
             self._refused(messages)
             return
@@ -288,14 +293,17 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
     def turn_finishes(self) -> None:
         self.records.append(r.TurnEnded(self.number, self.turn.finish()))
 
-    @precondition(may_be_stopped)
+    @precondition(is_at_a_good_moment)
     @rule(reason=st.sampled_from(v.EndReason), crashed=st.booleans())
     def turn_is_interrupted(self, reason: v.EndReason, crashed: bool) -> None:
-        open_ids = [self.reply.tool_calls[i].id for i in self.turn.open_positions]
-        step = self.turn.step
+        turn = self.turn
+        expected = [(self.reply.tool_calls[i].id, turn.is_started(i)) for i in turn.open_positions]
+        step = turn.step
         self.rations -= 1
-        made = self.turn.interrupt(reason, crashed=crashed)
-        assert [result.call_id for result in made] == open_ids
+        made = turn.interrupt(reason, crashed=crashed)
+        assert expected == [
+            (result.call_id, result.status is not Status.NOT_STARTED) for result in made
+        ]
         for result in made:
             self.records.append(r.ToolFinished(self.number, step, result))
             self._keep(result)

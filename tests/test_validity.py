@@ -239,6 +239,7 @@ def test_text_and_other_content_may_be_appended_between_steps() -> None:
         (gives("a"), "message 1: holds results for 'a'"),
         (v.Message.user(" "), "message 1: the message is empty"),
         ("text", "message 1: found a str"),
+        (v.Message.user("a style", template=True), "message 1: is a template"),
     ],
 )
 def test_calls_results_and_empty_messages_may_not(message: Any, words: str) -> None:

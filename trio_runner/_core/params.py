@@ -7,7 +7,7 @@ so ``None`` can mean "none" (no timeout, no limit).
 from __future__ import annotations
 
 import enum
-import math
+import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -45,7 +45,8 @@ def check_seconds(name: str, value: Any, *, optional: bool = False) -> None:
         return
     if type(value) not in (int, float):
         raise TypeError(f"{name} is {value!r}; expected a number of seconds")
-    if not (0 <= value < math.inf):
+    # Above it a whole number cannot become a time on the clock.
+    if not (0 <= value <= sys.float_info.max):
         raise ValueError(f"{name} is {value!r}; expected a finite number of seconds, 0 or more")
 
 

@@ -109,6 +109,11 @@ def input_problems(messages: Iterable[v.Message]) -> list[str]:
                 f"message {index}: holds results for {_ids(message.tool_results)}; expected a "
                 "message without results, since they belong right after their calls"
             )
+        if message.template:
+            problems.append(
+                f"message {index}: is a template; expected a plain message, since templates stand "
+                "in front of the history: give them with history= or load_history()"
+            )
     return problems
 
 

@@ -220,6 +220,7 @@ class ToolAgent:
         self,
         *,
         params: RequestParams | None = None,
+        tools: Iterable[Tool | Callable[..., Any]] | None = None,
         hooks: ToolRunnerHooks | None = None,
         observers: Iterable[Observer] = (),
     ) -> v.Message:
@@ -227,12 +228,15 @@ class ToolAgent:
 
         After an error of the model the same messages are sent again. After a
         crash, calls that never started run, and the others keep their results
-        or are answered ``unknown_after_crash``. Checkpoint: always.
+        or are answered ``unknown_after_crash``. A turn that was started with
+        ``tools`` of its own needs them again. Checkpoint: always.
 
         Raises:
           NothingToResumeError: there is no such turn.
         """
-        runner = self.__runner((), params=params, hooks=hooks, observers=observers, resume=True)
+        runner = self.__runner(
+            (), params=params, tools=tools, hooks=hooks, observers=observers, resume=True
+        )
         runner.is_held = False
         return await runner.until_done()
 
@@ -412,6 +416,7 @@ class ToolAgent:
         session, self.__session = self.__session, None
         self.__is_open = False
         deadline = self.__session_deadline()
+        self.__conversation.commits.send_missed()
         self.__conversation.detach()
         for owner in owners:
             owner.ask_to_close()

@@ -17,6 +17,8 @@ is recorded when it begins, so that "not started" stays true after a crash.
 
 from __future__ import annotations
 
+import contextvars
+import functools
 import logging
 import math
 from collections import deque
@@ -59,6 +61,15 @@ class _Running:
 
     scope: trio.CancelScope
     cancelled: bool = False
+
+
+@attrs.frozen
+class _Queue:
+    """The calls of a group that wait because ``max_parallel_tools`` run already."""
+
+    waiting: deque[Planned]
+    nursery: trio.Nursery
+    context: contextvars.Context
 
 
 @attrs.frozen
@@ -203,22 +214,21 @@ class Batch:
 
     async def _run_group(self, group: Sequence[Planned]) -> None:
         limit = self._params.max_parallel_tools
-        workers = len(group) if limit is None else min(limit, len(group))
-        first = group[:workers]
+        first, rest = (group, ()) if limit is None else (group[:limit], group[limit:])
         if self._records:
             free = [planned for planned in first if _tool(planned).limiter is None]
             await self._durable(self._begin(free))
         try:
             async with trio.open_nursery(strict_exception_groups=True) as nursery:
-                if workers == len(group):
+                if rest:
+                    queue = _Queue(deque(rest), nursery, contextvars.copy_context())
+                    for planned in first:
+                        nursery.start_soon(self._link, planned, queue, name=planned.call.name)
+                else:
                     for planned in group:
                         # One frame less where nothing is waited for.
                         child = self._run if _tool(planned).limiter is None else self._child
                         nursery.start_soon(child, planned, name=planned.call.name)
-                else:
-                    queue = deque(group[workers:])
-                    for planned in first:
-                        nursery.start_soon(self._worker, planned, queue, name=planned.call.name)
         except BaseExceptionGroup as group_error:
             raise leaving.pick(group_error, self._notices.suppressed) from None
 
@@ -237,18 +247,19 @@ class Batch:
                     await self._run(planned)
 
     @trio.lowlevel.enable_ki_protection
-    async def _worker(self, planned: Planned, queue: deque[Planned]) -> None:
-        """Run ``planned``, then take calls in turn (fewer workers than calls).
+    async def _link(self, planned: Planned, queue: _Queue, *, begun: bool = True) -> None:
+        """Run ``planned``, then start the next one that waits: one link of a chain.
 
-        The calls of one worker share its task, and with it its context variables.
+        There are as many chains as calls may run at once. The next call gets a
+        task of its own, with the context variables that the batch began with.
         """
+        if not begun and _tool(planned).limiter is None and self._turn.is_open(planned.position):
+            await self._durable(self._begin([planned]))
         await self._child(planned)
-        while queue:
-            planned = queue.popleft()
-            if self._turn.is_open(planned.position):
-                if _tool(planned).limiter is None:
-                    await self._durable(self._begin([planned]))
-                await self._child(planned)
+        if queue.waiting:
+            following = queue.waiting.popleft()
+            link = functools.partial(self._link, following, queue, begun=False)
+            queue.context.run(queue.nursery.start_soon, link, name=following.call.name)
 
     def _begin(self, group: Iterable[Planned]) -> Commit | None:
         """Record that the calls may run from here on, as one commit."""

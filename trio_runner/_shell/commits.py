@@ -86,7 +86,8 @@ class Commits:
             self._missed = list(batch)
             self._failed(CommitFailedError(f"the journal refused {len(batch)} records: {error!r}"), error)
             return None
-        self._missed = []
+        if self._missed:
+            self._missed = []
         self._appends += 1
         commit = Commit(self._appends, ticket, batch)
         self._open.append(commit)
@@ -97,6 +98,12 @@ class Commits:
         self.on_failure = on_failure
         self.strict = strict
         self._failure = None
+
+    def send_missed(self) -> None:
+        """Hand over once more what failed, before the session closes."""
+        self._collect()
+        missed, self._missed = self._missed, []
+        self.add(*missed)
 
     def end_turn(self) -> None:
         """The turn is over; what fails from here on goes to the log alone."""

@@ -32,9 +32,9 @@ def current_tool_context() -> ToolContext:
     return context
 
 
-@attrs.frozen
+@attrs.define(eq=False)  # not frozen, which is quicker to make; one per batch
 class BatchContext:
-    """What the contexts of one batch have in common.
+    """What the contexts of one batch have in common. Strictly private, never changed.
 
     Attributes:
       attached: where the turn collects what tools attach.

@@ -6,6 +6,7 @@ state, so that any object with a conversation can be driven (`ToolLoopAgent`).
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import secrets
@@ -73,8 +74,9 @@ class Conversation:
         self.commits = Commits(None)
         #: When the finishing of the newest turn must be over; -inf before its first interrupt.
         self.grace_deadline = -math.inf
-        #: Whether the open turn comes from a loaded history, which does not say what ran.
-        self._loaded_open = False
+        #: The results that a loaded open step came with; None when the open turn, if any, comes
+        #: from a session. A loaded history does not say what ran.
+        self._loaded: tuple[v.ToolResult, ...] | None = None
         #: Names the session in idempotency keys; a random name when nothing is kept.
         self._name = secrets.token_hex(4)
         #: What runs the present turn; None when the agent is free.
@@ -216,18 +218,18 @@ class Conversation:
     def answer_started(self, turn: Turn) -> tuple[v.ToolResult, ...]:
         """Answer the open calls of a cut turn that may have run; the others stay open."""
         reply = turn.reply
+        loaded, self._loaded = self._loaded is not None, None
         if reply is None:
             return ()
         made: list[v.ToolResult] = []
         for position in turn.started_positions:
             call = reply.tool_calls[position]
-            if self._loaded_open:
+            if loaded:
                 made.append(stand_ins.unrecorded(call))
             else:
                 made.append(stand_ins.crashed(call, started=True))
         for result in made:
             self._finish_call(turn, result)
-        self._loaded_open = False
         return tuple(made)
 
     def _finish_call(self, turn: Turn, result: v.ToolResult) -> None:
@@ -283,18 +285,30 @@ class Conversation:
 
     def _open_step(self, reply: v.Message, results: Sequence[v.ToolResult]) -> None:
         turn = self.new_turn()
-        records: list[r.Record] = [r.TurnStarted(turn.number, ()), r.ModelFinished(turn.number, 0, reply)]
         turn.model_replied(reply)
         for result in results:
             position = turn.position_of(result.call_id)
             assert position is not None
             turn.tool_finished(position, result)
-            records.append(r.ToolFinished(turn.number, 0, result))
         for position in turn.open_positions:
             # Nothing says that they did not run.
             turn.tool_started(position)
-            records.append(self.started_record(turn, reply.tool_calls[position]))
-        self._loaded_open = True
+        self._loaded = tuple(results)
+        self._record_turn(turn)
+
+    def _record_turn(self, turn: Turn) -> None:
+        """Record of ``turn``, which has closed no step here, what the history does not tell."""
+        number, reply = turn.number, turn.reply
+        records: list[r.Record] = [r.TurnStarted(number, ())]
+        if reply is not None:
+            records.append(r.ModelFinished(number, turn.step, reply))
+            records += [r.ToolFinished(number, turn.step, each) for each in self._loaded or ()]
+            records += [
+                self.started_record(turn, reply.tool_calls[position])
+                for position in turn.started_positions
+            ]
+        if turn.end_reason is not None:
+            records.append(r.TurnEnded(number, turn.end_reason))
         self.commits.add(*records)
 
     # --- the session ------------------------------------------------------------
@@ -314,18 +328,30 @@ class Conversation:
                 f"session {name!r} holds {len(state.history)} messages and the agent has "
                 f"{len(self.history)} of its own; give the history or the session, not both"
             )
-        self.commits = Commits(session)
         if not records:
-            self.commits.add(r.SessionOpened(agent))
-            if len(self.history):
-                self.commits.add(r.HistoryReplaced(self.history.snapshot()))
+            if self._loaded is None:
+                # Cut by a crash, in a session that has gone since.
+                self.heal()
+            self._name = name
+            self.commits = Commits(session)
+            self._begin_session(agent)
         else:
+            self.commits = Commits(session)
             if name == self._name and state.history.view() != self.history.view():
                 _log.warning("session %r is not what this agent had; the session wins", name)
             self.history, self.turn, self.turns = state.history, state.turn, state.turns
             self.newest = state.turn
-            self._loaded_open = False
-        self._name = name
+            self._loaded = None
+            self._name = name
+
+    def _begin_session(self, agent: str) -> None:
+        """Record what there is already, so that the session opens as it is here."""
+        self.commits.add(r.SessionOpened(agent))
+        if len(self.history):
+            self.commits.add(r.HistoryReplaced(self.history.snapshot()))
+        if self.turn is not None:
+            # Without it `resume` would go on with a turn that the session does not know.
+            self._record_turn(self.turn)
 
     def detach(self) -> None:
         """Let go of the session; history stays in memory and nothing more is recorded."""
@@ -337,10 +363,26 @@ def _templates_first(messages: Iterable[v.Message]) -> tuple[v.Message, ...]:
     for message in given:
         if type(message) is not v.Message:
             raise TypeError(f"a history holds a {type(message).__name__}; expected Message values")
+    given = _with_their_answers(given)
     front = tuple([message for message in given if message.template])
     if given[: len(front)] == front:
         return given
     return (*front, *[message for message in given if not message.template])
+
+
+def _with_their_answers(messages: tuple[v.Message, ...]) -> tuple[v.Message, ...]:
+    """The answers to a template are a template: it is sent without what follows it."""
+    loose = [
+        index
+        for index, (asks, answers) in enumerate(itertools.pairwise(messages), 1)
+        if asks.template and asks.tool_calls and answers.tool_results and not answers.template
+    ]
+    if not loose:
+        return messages
+    mended = list(messages)
+    for index in loose:
+        mended[index] = attrs.evolve(mended[index], template=True)
+    return tuple(mended)
 
 
 def _answered(
@@ -383,6 +425,8 @@ def _asks(message: v.Message) -> bool:
     return (
         message.role == "assistant"
         and bool(message.tool_calls)
+        # A template is answered at once: it is sent in every turn, so it is never taken up again.
+        and not message.template
         and message.stop_reason in _ASKS
         and not any(call.arguments_error for call in message.tool_calls)
     )

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 def _is_async(function: Any) -> bool:
     while isinstance(function, functools.partial):
         function = function.func
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004  the method itself is wanted
-    )
+    # Of the type, as Python calls it: a class with such a method is not async itself.
+    entered: object = function
+    method = getattr(type(entered), "__call__", None)  # noqa: B004  the method itself is wanted
+    return inspect.iscoroutinefunction(entered) or inspect.iscoroutinefunction(method)
 
 
 def _check_async(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:

@@ -4,7 +4,7 @@ A toolset may hold a nursery, and a nursery must be left by the task that
 entered it; yet an agent may be entered and left by several tasks, in any
 order. So each toolset lives in a task that belongs to none of them: a system
 task, which trio ends with the run. An exception that leaves a system task would
-crash trio, so it is kept here and told to whoever opens or closes.
+crash trio, so it is kept here: whoever opens is told, and later there is the log.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Owner:
         self._closing = trio.Event()
         self._closed = trio.Event()
         #: Why the toolset could not be opened, or ended by itself.
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
 
     async def open(self) -> None:
         """Open the toolset.
@@ -78,6 +78,7 @@ class Owner:
             # Cancelled together with errors: the run is over, or we gave up.
             cancelled, errors = group.split(trio.Cancelled)
             if errors is not None:
+                self._error = errors
                 _log.error("toolset %r failed", self._toolset.name, exc_info=errors)
             if cancelled is not None and not self._scope.cancel_called:
                 raise cancelled from None

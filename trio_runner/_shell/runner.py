@@ -95,8 +95,8 @@ class ToolRunner:
         self._steps: Steps | None = None
         #: The scope of the ``__anext__`` that is under way; None between steps.
         self._scope: trio.CancelScope | None = None
-        #: Set when that ``__anext__`` is through.
-        self._idle = trio.Event()
+        #: Set when that ``__anext__`` is through; made by who waits for it.
+        self._idle: trio.Event | None = None
         self._left = False
 
     # --- what the turn is -------------------------------------------------------
@@ -284,6 +284,7 @@ class ToolRunner:
             if self._scope is not None:
                 # Another task is in __anext__: stop it, and let it finish.
                 self._scope.cancel()
+                self._idle = trio.Event()
                 await ending.finish(self._idle.wait, exc)
             ending.interrupt(v.EndReason.INTERRUPTED)
             if not isinstance(exc, GeneratorExit):
@@ -319,7 +320,6 @@ class ToolRunner:
             raise StopAsyncIteration
         message = None
         self._scope = scope = trio.CancelScope(deadline=steps.deadline)
-        self._idle = trio.Event()
         try:
             with scope:
                 message = await steps.step()
@@ -335,7 +335,8 @@ class ToolRunner:
             raise leaves
         finally:
             self._scope = None
-            self._idle.set()
+            if self._idle is not None:
+                self._idle.set()
         return message
 
     def _stopped_by(self) -> Exception:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import enum
 import logging
+import math
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, TypeAlias
@@ -133,8 +134,12 @@ class Connection:
             cancelled, failures = group.split(trio.Cancelled)
             if failures is not None:
                 self._fail(failures)
-            if cancelled is not None and trio.current_effective_deadline() == -float("inf"):
+            if cancelled is not None and _run_is_over():
                 raise cancelled from None
+        except trio.Cancelled as error:
+            if _run_is_over():
+                raise
+            self._fail(error)  # one that the SDK let out by itself
         except Exception as error:  # noqa: BLE001 - border: whatever the SDK and the process raise
             self._fail(error)
         finally:
@@ -174,7 +179,7 @@ class Connection:
 
     def _ready(self, client: mcp.Client) -> None:
         if self.state is State.STARTING:
-            self._scope.deadline = float("inf")
+            self._scope.deadline = math.inf
             self.client = client
             self.state = State.READY
             self.was_ready = True
@@ -215,3 +220,8 @@ class Connection:
             _log.warning("MCP server %r, tool %r left out: %s", self._name, one.tool, one.reason)
         if stopped is not None:
             _log.warning("MCP server %r: %s; the rest is left out", self._name, stopped)
+
+
+def _run_is_over() -> bool:
+    """Whether trio ends this system task, together with the run."""
+    return trio.current_effective_deadline() == -math.inf
