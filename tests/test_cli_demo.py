@@ -189,6 +189,31 @@ def test_two_signals_at_once_still_end_with_the_summary(tmp_path: Path) -> None:
     assert servers_of(tmp_path) == []
 
 
+def _do_nothing(_: demo.DemoRun) -> None:
+    pass
+
+
+def test_a_signal_while_the_summary_is_written_does_not_lose_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = demo.DemoRun.report
+
+    def report(self: demo.DemoRun) -> demo_view.Report:
+        signal.raise_signal(signal.SIGINT)
+        return real(self)
+
+    monkeypatch.setattr(demo.DemoRun, "run", _do_nothing)
+    monkeypatch.setattr(demo.DemoRun, "report", report)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        arguments = ["demo", "--json", "--directory", str(tmp_path)]
+        done = click.testing.CliRunner().invoke(demo.cli, arguments)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert done.exit_code == 0
+    assert json.loads(done.output)["history_valid"] is True
+
+
 @pytest.mark.parametrize(
     "arguments",
     [["--directory", "no/such/directory"], ["--delay", "-1"], ["--delay", "nan"], ["--what"]],

@@ -210,9 +210,7 @@ def test_a_deep_tree_is_walked_beyond_the_longest_path(root: Path, tree: trees.T
     assert len(walked(tree)) == 40
 
 
-def test_two_scans_of_one_directory_do_not_disturb_each_other(
-    root: Path, tree: trees.Tree
-) -> None:
+def test_two_scans_of_one_directory_do_not_disturb_each_other(root: Path, tree: trees.Tree) -> None:
     for number in range(500):  # more than the system hands out at once
         (root / f"{number:03}").write_text("x")
     inner: list[list[trees.Entry]] = []

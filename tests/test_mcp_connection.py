@@ -50,14 +50,15 @@ def toolset(connector: Failing, start_timeout: float = 5.0) -> McpToolset:
 
 
 async def stray_cancelled() -> trio.Cancelled:
+    kept: list[trio.Cancelled] = []
     with trio.CancelScope() as scope:
         scope.cancel()
         try:
             await trio.lowlevel.checkpoint()
         except trio.Cancelled as error:
-            kept = error
+            kept.append(error)
             raise
-    return kept
+    return kept[0]
 
 
 @pytest.mark.parametrize(
@@ -79,6 +80,7 @@ async def test_a_stray_cancellation_is_an_error_like_any_other() -> None:
     group = BaseExceptionGroup("both", [stray, OSError("wire cut")])
     with pytest.raises(McpServerError, match="could not be started: OSError: wire cut"):
         await toolset(Failing(at_once=group)).__aenter__()
+    await trio.testing.wait_all_tasks_blocked()  # where a cancelled run would show
 
 
 async def test_a_start_that_times_out_and_fails_at_once_is_one_error(

@@ -33,7 +33,8 @@ kind, turn, options = json.loads(sys.argv[1])
 package = pathlib.Path(trio_runner.__file__).parent
 if kind == "lines":
     options["paths"] = [package / path for path in options["paths"]]
-    report = sweep_lines(ReferenceTurn(exact_starts=False, **turn), restrict_ki=False, max_failures=1, **options)
+    turn["exact_starts"] = options["restrict_ki"] = False
+    report = sweep_lines(ReferenceTurn(**turn), max_failures=1, **options)
 else:
     report = sweep(ReferenceTurn(**turn), max_failures=1, **options)
 print(json.dumps([report.positions, [v for f in report.failures for v in f.violations]]))
@@ -70,13 +71,24 @@ def steps(*faults: str, **options: Any) -> dict[str, Any]:
     return {"faults": faults, "seeds": [0, 1], **options}
 
 
+def cut(line: str) -> tuple[str, str]:
+    """A change that leaves out a line."""
+    return f"{line}\n", ""
+
+
+def put(old: str, new: str) -> tuple[str, str]:
+    """A change of one text to another; a text over several lines begins with a newline."""
+    return old.removeprefix("\n"), new.removeprefix("\n")
+
+
+MARK = "@trio.lowlevel.enable_ki_protection"
 CHECK = "await trio.lowlevel.checkpoint_if_cancelled()"
 
 MUTANTS = [
     Mutant(
         "no_shield",
         "_shell/finishing.py",
-        (("shield=True", "shield=False"),),
+        (put("shield=True", "shield=False"),),
         "C6",
         {"drive": "until_done", "delay": 0.5},
         steps("cancel"),
@@ -85,14 +97,16 @@ MUTANTS = [
         "a_checkpoint_between_a_tools_return_and_its_record",
         "_shell/batch.py",
         (
-            (
-                "        try:\n            if running is None:\n"
-                "                value = await call_unprotected("
-                "self._agent.call_tool, planned, context)\n",
-                "        try:\n            if running is None:\n"
-                "                value = await call_unprotected("
-                "self._agent.call_tool, planned, context)\n"
-                "                await trio.lowlevel.checkpoint()\n",
+            put(
+                """
+            if running is None:
+                value = await call_unprotected(self._agent.call_tool, planned, context)
+""",
+                """
+            if running is None:
+                value = await call_unprotected(self._agent.call_tool, planned, context)
+                await trio.lowlevel.checkpoint()
+""",
             ),
         ),
         "C3",
@@ -103,19 +117,24 @@ MUTANTS = [
         "the_cancel_is_swallowed",
         "_shell/runner.py",
         (
-            (
-                "            raise await self._stop(error)\n",
-                "            await self._stop(error)\n            raise StopAsyncIteration\n",
+            put(
+                """
+            leaves = await steps.ending.stop(error)
+""",
+                """
+            await steps.ending.stop(error)
+            return steps.last
+""",
             ),
         ),
-        "C7",
+        "C",
         {"drive": "until_done"},
         steps("cancel"),
     ),
     Mutant(
         "finished_results_are_overwritten_at_interrupt",
         "_core/turn.py",
-        (("                if step.results[i] is None:\n", "                if step.reply:\n"),),
+        (put("                if step.results[i] is None:\n", "                if step.reply:\n"),),
         "C3",
         {"drive": "until_done"},
         steps("cancel"),
@@ -124,10 +143,14 @@ MUTANTS = [
         "finishing_in_the_main_task",
         "_shell/finishing.py",
         (
-            (
-                "        async with trio.open_nursery(strict_exception_groups=True) as nursery:\n"
-                "            nursery.start_soon(_shielded, async_fn, args, deadline)\n",
-                "        await _shielded(async_fn, args, deadline)\n",
+            put(
+                """
+        async with trio.open_nursery(strict_exception_groups=True) as nursery:
+            nursery.start_soon(_shielded, async_fn, args, deadline)
+""",
+                """
+        await _shielded(async_fn, args, deadline)
+""",
             ),
         ),
         "C6",
@@ -137,12 +160,7 @@ MUTANTS = [
     Mutant(
         "an_unmarked_child_root",
         "_shell/batch.py",
-        (
-            (
-                "    @trio.lowlevel.enable_ki_protection\n    async def _run(",
-                "    async def _run(",
-            ),
-        ),
+        (put(f"    {MARK}\n    async def _run(", "    async def _run("),),
         "C",
         {"drive": "until_done"},
         {"paths": ["_shell/batch.py"]},
@@ -151,7 +169,7 @@ MUTANTS = [
     Mutant(
         "an_unmarked_finishing_root",
         "_shell/finishing.py",
-        (("@trio.lowlevel.enable_ki_protection\nasync def _shielded(", "async def _shielded("),),
+        (put(f"{MARK}\nasync def _shielded(", "async def _shielded("),),
         "C6",
         {"drive": "break", "delay": 0.5},
         {"paths": ["_shell/finishing.py", "_shell/commits.py", "_journal"]},
@@ -161,13 +179,19 @@ MUTANTS = [
         "an_unprotected_journal_call",
         "_shell/commits.py",
         (
-            ("            ticket = session.append(batch)\n", "            ticket = _append(session, batch)\n"),
-            (
-                "class Commits:\n",
-                "@trio.lowlevel.disable_ki_protection\n"
-                "def _append(session, batch):\n"
-                "    return session.append(batch)\n\n\n"
-                "class Commits:\n",
+            put("ticket = session.append(batch)", "ticket = _append(session, batch)"),
+            put(
+                """
+class Commits:
+""",
+                """
+@trio.lowlevel.disable_ki_protection
+def _append(session, batch):
+    return session.append(batch)
+
+
+class Commits:
+""",
             ),
         ),
         "C",
@@ -179,31 +203,26 @@ MUTANTS = [
         "no_final_checkpoint",
         "_shell/runner.py",
         (
-            (f"                self._raise_stopped()\n            {CHECK}\n", "                self._raise_stopped()\n"),
-            (f"        if exc is None:\n            {CHECK}\n", ""),
+            put(
+                f"""
+                self._raise_stopped(steps.ending)
+            {CHECK}
+""",
+                """
+                self._raise_stopped(steps.ending)
+""",
+            ),
+            cut(f"        if exc is None:\n            {CHECK}"),
         ),
         "swallowed",
         {"drive": "until_done", "delay": 0.5},
         steps("cancel"),
-        also=(
-            (
-                "_shell/agent.py",
-                f"        await self.__leave()\n        if exc is None:\n            {CHECK}\n",
-                "        await self.__leave()\n",
-            ),
-        ),
+        also=(("_shell/agent.py", *cut(f"        if exc is None:\n            {CHECK}")),),
     ),
     Mutant(
         "grace_per_finish",
-        "_shell/runner.py",
-        (
-            (
-                "        if self._grace_deadline is None:\n"
-                "            self._grace_deadline = trio.current_time() + self._config.grace\n",
-                "        if True:\n"
-                "            self._grace_deadline = trio.current_time() + self._config.grace\n",
-            ),
-        ),
+        "_shell/ending.py",
+        (put("        if self._grace_deadline is None:\n", "        if self._config:\n"),),
         "to leave, more than",
         {"drive": "until_done", "delay": "hang"},
         steps("cancel"),
@@ -211,15 +230,23 @@ MUTANTS = [
     Mutant(
         "a_tool_starts_after_the_cancel",
         "_shell/batch.py",
-        ((f'        """Run one call and decide its status."""\n        {CHECK}\n', ""),),
+        (
+            put(
+                f"""
+        \"\"\"Run one call and decide its status.\"\"\"
+        {CHECK}
+""",
+                "",
+            ),
+        ),
         "C1",
         {"drive": "until_done"},
         steps("cancel"),
     ),
     Mutant(
         "results_are_recorded_but_not_waited_for",
-        "_shell/runner.py",
-        (("            await self._finish(self._commits.wait, leaves)\n", ""),),
+        "_shell/ending.py",
+        (cut("            await self.finish(self._commits.wait, leaves)"),),
         "C6",
         {"drive": "until_done", "delay": 0.5},
         steps("cancel"),

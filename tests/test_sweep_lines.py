@@ -20,11 +20,7 @@ PATHS = [PACKAGE / "_core", PACKAGE / "_shell", PACKAGE / "_journal"]
 
 WAYS = pytest.mark.parametrize(
     ("drive", "delay"),
-    [
-        (drive, delay)
-        for drive in ("until_done", "async_for", "break")
-        for delay in (0.0, 0.5)
-    ],
+    [(drive, delay) for drive in ("until_done", "async_for", "break") for delay in (0.0, 0.5)],
 )
 
 

@@ -298,7 +298,11 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
     def turn_is_interrupted(self, reason: v.EndReason, crashed: bool) -> None:
         turn = self.turn
         expected = [(self.reply.tool_calls[i].id, turn.is_started(i)) for i in turn.open_positions]
-        step = turn.step
+        end, step = reason, turn.step
+        if self.is_decided() and reason is not v.EndReason.FAILED:
+            action = turn.next_action()
+            assert type(action) is Finished
+            end = action.end_reason
         self.rations -= 1
         made = turn.interrupt(reason, crashed=crashed)
         assert expected == [
@@ -307,8 +311,8 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
         for result in made:
             self.records.append(r.ToolFinished(self.number, step, result))
             self._keep(result)
-        assert self.turn.end_reason is not None
-        self.records.append(r.TurnEnded(self.number, self.turn.end_reason))
+        assert turn.end_reason is end
+        self.records.append(r.TurnEnded(self.number, end))
         # A second one does nothing, and no message is taken any more.
         before = self.history.snapshot(), self.turn.end_reason
         assert self.turn.interrupt(reason) == ()

@@ -292,5 +292,3 @@ class Observer(Protocol):
     def on_event(self, event: events.Event) -> None:
         """Take one event. Must not block. An exception is logged and counted, never raised."""
         ...
-
-

@@ -139,7 +139,9 @@ ContentBlock: TypeAlias = (
 CONTENT_BLOCK_TYPES = (TextContent, ImageContent, AudioContent, ResourceLink, EmbeddedResource)
 
 
-def as_blocks(content: str | ContentBlock | Iterable[ContentBlock] | None) -> tuple[ContentBlock, ...]:
+def as_blocks(
+    content: str | ContentBlock | Iterable[ContentBlock] | None,
+) -> tuple[ContentBlock, ...]:
     """Turn what people write as content into a tuple of blocks.
 
     Raises:

@@ -140,8 +140,7 @@ class ToolAgent:
     async def list_tools(self) -> Sequence[Tool]:
         """Its own tools and those of its toolsets; the same object while nothing changed."""
         parts: list[Sequence[Tool]] = [self.__own_listed]
-        for toolset in self.__toolsets:
-            parts.append(await call_unprotected(toolset.list_tools))
+        parts += [await call_unprotected(toolset.list_tools) for toolset in self.__toolsets]
         same = len(parts) == len(self.__parts) and all(
             new is old for new, old in zip(parts, self.__parts, strict=True)
         )
@@ -189,9 +188,7 @@ class ToolAgent:
         Raises:
           NotEnteredError: the agent has toolsets or a session that are not open.
         """
-        return self.__runner(
-            messages, params=params, tools=tools, hooks=hooks, observers=observers
-        )
+        return self.__runner(messages, params=params, tools=tools, hooks=hooks, observers=observers)
 
     @trio.lowlevel.enable_ki_protection
     async def generate(

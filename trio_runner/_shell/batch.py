@@ -288,7 +288,9 @@ class Batch:
         turn = self._turn
         if not turn.is_open(position):
             return
-        context = CallContext(call, copy_json(call.arguments), self._context)
+        context = CallContext(
+            call, copy_json(call.arguments), self._context, threaded=tool.threaded
+        )
         context.make_current()
         timeout = tool.timeout if tool.timeout is not None else self._params.tool_timeout
         running = None
@@ -309,7 +311,7 @@ class Batch:
                     self._returned(planned, context, value)
         except leaving.EXITS:
             raise
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  _raised raises what must leave
             # The one place where everything is looked at: a tool may raise what
             # it likes, and only what comes from outside may leave.
             self._raised(planned, context, error)

@@ -84,7 +84,8 @@ class Commits:
             ticket = session.append(batch)
         except Exception as error:  # noqa: BLE001  a store may fail in any way: it is reported
             self._missed = list(batch)
-            self._failed(CommitFailedError(f"the journal refused {len(batch)} records: {error!r}"), error)
+            what = f"the journal refused {len(batch)} records: {error!r}"
+            self._failed(CommitFailedError(what), error)
             return None
         if self._missed:
             self._missed = []
@@ -126,7 +127,11 @@ class Commits:
         self._collect()
         return not self._open
 
-    async def settle(self, timeout: float, upto: Commit | None = None) -> bool:
+    async def settle(
+        self,
+        timeout: float,  # noqa: ASYNC109  the end of a wait is an outcome here, not an error
+        upto: Commit | None = None,
+    ) -> bool:
         """Wait until everything (or everything up to ``upto``) is durable or has failed.
 
         No checkpoint when there is nothing to wait for. May be cancelled; then

@@ -53,12 +53,12 @@ class CallContext:
     __slots__ = ("_batch", "_call", "_unclaimed", "arguments", "began", "open")
 
     def __init__(
-        self, call: v.ToolCall, arguments: v.JSONObject, batch: BatchContext
+        self, call: v.ToolCall, arguments: v.JSONObject, batch: BatchContext, *, threaded: bool
     ) -> None:
         self._call: Final = call
         self._batch: Final = batch
-        #: Who takes the item out may start (or give up) the call: list.pop is atomic.
-        self._unclaimed: Final = [True]
+        #: Who takes the item out may start (or give up) a threaded call: list.pop is atomic.
+        self._unclaimed: Final = [True] if threaded else None
         self.arguments: Mapping[str, Any] = arguments
         #: When the tool was called, on trio's clock.
         self.began: float = trio.current_time()
@@ -126,6 +126,8 @@ class CallContext:
 
     def claim_start(self) -> bool:
         """Whether a threaded tool may begin now; says so exactly once."""
+        if self._unclaimed is None:
+            return True  # it begins with its call, and nobody gives it up
         try:
             return self._unclaimed.pop()
         except IndexError:

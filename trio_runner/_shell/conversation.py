@@ -140,9 +140,9 @@ class Conversation:
         newest, kept = self.newest, self.turn
         if newest is None:
             raise NothingToResumeError("the agent has had no turn yet; start one")
-        if newest is not kept and kept is not None and kept.phase is not Phase.ENDED:
-            if newest.end_reason is v.EndReason.ANSWERED:
-                return kept
+        was_aside = newest is not kept and newest.end_reason is v.EndReason.ANSWERED
+        if was_aside and kept is not None and kept.phase is not Phase.ENDED:
+            return kept
         return newest
 
     def key_prefix(self, turn: Turn) -> str:
@@ -187,7 +187,9 @@ class Conversation:
         ids = [result.call_id for result in results]
         problems += [f"{ids.count(i)} results for call {i!r}" for i in set(ids) if ids.count(i) > 1]
         for result in results:
-            problems += [f"result for {result.call_id!r}: {each}" for each in result_problems(result)]
+            problems += [
+                f"result for {result.call_id!r}: {each}" for each in result_problems(result)
+            ]
         if problems:
             raise HistoryError(sorted(problems))
         for result in results:
@@ -385,9 +387,7 @@ def _with_their_answers(messages: tuple[v.Message, ...]) -> tuple[v.Message, ...
     return tuple(mended)
 
 
-def _answered(
-    reply: v.Message, given: Iterable[v.ToolResult] = ()
-) -> tuple[v.Message, v.Message]:
+def _answered(reply: v.Message, given: Iterable[v.ToolResult] = ()) -> tuple[v.Message, v.Message]:
     """The step with the results given, and stand-ins for the others."""
     by_id = {result.call_id: result for result in given}
     results = [by_id.get(call.id) or stand_ins.unrecorded(call) for call in reply.tool_calls]

@@ -25,7 +25,7 @@ from trio_runner._shell.loop_agent import LoopConfig
 from trio_runner._shell.notices import Notices
 
 
-class LeftElsewhere(Exception):  # noqa: N818  it says what happened; nobody but the runner sees it
+class LeftElsewhere(Exception):
     """Another task left the runner's block while this one was iterating."""
 
 

@@ -29,9 +29,7 @@ def _is_async(function: Any) -> bool:
 
 def _check_async(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
     if value is not None and not _is_async(value):
-        raise TypeError(
-            f"hook {attribute.name} is {value!r}; expected an async function (or None)"
-        )
+        raise TypeError(f"hook {attribute.name} is {value!r}; expected an async function (or None)")
 
 
 MessageHook = Callable[["ToolRunner", v.Message], Awaitable[None]]

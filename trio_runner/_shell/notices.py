@@ -55,7 +55,7 @@ class Notices:
         for observer in self._observers:
             try:
                 observer.on_event(built)
-            except Exception:  # a border: an observer may fail in any way
+            except Exception:  # noqa: BLE001  a border: an observer may fail in any way
                 self.errors += 1
                 _log.exception("observer %r failed on %r; the turn goes on", observer, built)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, NoReturn, Self
 
 import attrs
 import trio
@@ -32,7 +32,7 @@ from trio_runner._core.params import DEFAULT_PARAMS, RequestParams
 from trio_runner._core.reconcile import HistoryRollbackState
 from trio_runner._core.turn import Phase
 from trio_runner._core.validity import has_content, input_problems
-from trio_runner._shell.ending import LeftElsewhere
+from trio_runner._shell.ending import Ending, LeftElsewhere
 from trio_runner._shell.hooks import ToolRunnerHooks, merge_hooks
 from trio_runner._shell.loop_agent import ToolLoopAgent
 from trio_runner._shell.notices import Notices
@@ -324,29 +324,31 @@ class ToolRunner:
             with scope:
                 message = await steps.step()
             if message is None:
-                # Our own scope caught a cancel.
-                steps.ending.own_error = error = self._stopped_by()
-                raise error
+                self._raise_stopped(steps.ending)
             await trio.lowlevel.checkpoint_if_cancelled()
         except BaseException as error:
             leaves = await steps.ending.stop(error)
             if type(leaves) is LeftElsewhere:
                 raise StopAsyncIteration from None
-            raise leaves
+            if leaves is error:
+                raise
+            raise leaves from leaves.__cause__
         finally:
             self._scope = None
             if self._idle is not None:
                 self._idle.set()
         return message
 
-    def _stopped_by(self) -> Exception:
-        """Why our own scope was cancelled: another task left the block, or the time is up."""
+    def _raise_stopped(self, ending: Ending) -> NoReturn:
+        """Our own scope caught a cancel: another task left the block, or the time is up."""
         if self._left:
-            return LeftElsewhere()
-        return leaving.TurnTimeoutError(
-            f"the turn took longer than its turn_timeout of {self._params.turn_timeout} seconds; "
-            "its history is valid and agent.resume() goes on from there"
-        )
+            ending.own_error = LeftElsewhere()
+        else:
+            ending.own_error = leaving.TurnTimeoutError(
+                f"the turn took longer than its turn_timeout of {self._params.turn_timeout} "
+                "seconds; its history is valid and agent.resume() goes on from there"
+            )
+        raise ending.own_error
 
     @trio.lowlevel.enable_ki_protection
     async def until_done(self) -> v.Message:
@@ -361,8 +363,7 @@ class ToolRunner:
         if self._steps is not None:
             return await self._drive()
         async with self:
-            message = await self._drive()
-        return message
+            return await self._drive()
 
     async def _drive(self) -> v.Message:
         async for _ in self:
@@ -411,11 +412,10 @@ def _as_input(messages: Input) -> tuple[tuple[v.Message, ...], tuple[v.ToolResul
                 f"the input holds a {type(message).__name__}; expected text or Message values"
             )
         results.extend(message.tool_results)
-        if message.tool_results and message.role == "user":
-            message = attrs.evolve(message, tool_results=())
-            if not message.content:
-                continue
+        answers = bool(message.tool_results) and message.role == "user"
+        if answers and not message.content:
+            continue
         if not (has_content(message.content) or message.tool_calls):
             raise ValueError("the input is blank; expected text or another content block")
-        plain.append(message)
+        plain.append(attrs.evolve(message, tool_results=()) if answers else message)
     return tuple(plain), tuple(results)

@@ -98,9 +98,7 @@ class Steps:
         conversation = self._conversation
         kept = self.turn.history is conversation.history
         self.commits: Final = conversation.commits if kept else Commits(None)
-        self.ending: Final = Ending(
-            self.turn, conversation, self.commits, self._config, notices
-        )
+        self.ending: Final = Ending(self.turn, conversation, self.commits, self._config, notices)
         strict = self._config.durability == "strict"
         conversation.commits.begin_turn(self.ending.commit_failed, strict=strict)
         self.commits.add(r.TurnStarted(self.turn.number, given, resume))
@@ -114,9 +112,7 @@ class Steps:
             math.inf if params.turn_timeout is None else trio.current_time() + params.turn_timeout
         )
 
-    def _new_turn(
-        self, given: tuple[v.Message, ...], results: tuple[v.ToolResult, ...]
-    ) -> Turn:
+    def _new_turn(self, given: tuple[v.Message, ...], results: tuple[v.ToolResult, ...]) -> Turn:
         conversation = self._conversation
         if self.params.use_history:
             conversation.match_results(results)
