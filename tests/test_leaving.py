@@ -29,6 +29,10 @@ async def a_cancelled() -> trio.Cancelled:
     return made  # pyright: ignore[reportPossiblyUnboundVariable]
 
 
+def nobody(error: BaseException) -> None:
+    pytest.fail(f"reported {error!r}, which does not lose")
+
+
 def group(*errors: BaseException) -> BaseExceptionGroup[BaseException]:
     return BaseExceptionGroup("of a nursery", errors)
 
@@ -67,19 +71,32 @@ async def test_without_asyncio_only_trios_cancellation_counts(
 async def test_a_cancel_from_outside_is_one_that_reaches_the_present_task() -> None:
     assert not leaving.cancelled_from_outside()
     with trio.move_on_after(60):
+        await trio.lowlevel.checkpoint()
         assert not leaving.cancelled_from_outside()
     with trio.CancelScope() as scope:
         scope.cancel()
         assert leaving.cancelled_from_outside()
         with trio.CancelScope(shield=True):
+            await trio.lowlevel.checkpoint()
             assert not leaving.cancelled_from_outside()
+        await trio.lowlevel.cancel_shielded_checkpoint()
     assert not leaving.cancelled_from_outside()
+
+
+def test_only_outside_every_task_does_generator_exit_mean_that_nothing_can_await() -> None:
+    async def in_a_task() -> bool:
+        return leaving.is_closing(GeneratorExit())
+
+    assert not trio.run(in_a_task)
+    assert leaving.is_closing(GeneratorExit())
+    assert not leaving.is_closing(ValueError())
+    assert not leaving.is_closing(None)
 
 
 # --- what leaves ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("deep", [False, True])
 async def test_an_exit_beats_everything_and_leaves_bare(
     kind: type[BaseException], deep: bool
@@ -110,7 +127,7 @@ async def test_a_cancel_beats_errors_which_are_reported_one_by_one() -> None:
 async def test_asyncios_cancellation_does_not_leave_for_a_cancel_of_ours() -> None:
     foreign, value = asyncio.CancelledError(), ValueError("kept")
 
-    picked = leaving.pick(group(foreign, value), pytest.fail)
+    picked = leaving.pick(group(foreign, value), nobody)
 
     assert type(picked) is BaseExceptionGroup
     assert picked.exceptions == (foreign, value)
@@ -118,21 +135,21 @@ async def test_asyncios_cancellation_does_not_leave_for_a_cancel_of_ours() -> No
 
 @pytest.mark.parametrize("error", [ValueError("one"), Unusual("one")])
 def test_a_single_error_leaves_bare(error: BaseException) -> None:
-    assert leaving.pick(group(error), pytest.fail) is error
+    assert leaving.pick(group(error), nobody) is error
 
 
 def test_a_users_group_leaves_as_it_is() -> None:
     # Its only error is not taken out: that layer is not ours.
     theirs = ExceptionGroup("theirs", [ValueError("one")])
 
-    assert leaving.pick(group(theirs), pytest.fail) is theirs
+    assert leaving.pick(group(theirs), nobody) is theirs
     assert [str(error) for error in theirs.exceptions] == ["one"]
 
 
 def test_several_errors_leave_as_one_group_that_keeps_users_groups() -> None:
     theirs, key = ExceptionGroup("theirs", [ValueError("one"), TypeError("two")]), KeyError("k")
 
-    picked = leaving.pick(group(theirs, key), pytest.fail)
+    picked = leaving.pick(group(theirs, key), nobody)
 
     assert type(picked) is ExceptionGroup
     assert picked.message == MESSAGE

@@ -80,18 +80,18 @@ def _apply(state: SessionState, record: r.Record) -> None:
                 state.history.replace(messages)
         case r.TurnStarted():
             _start(state, record)
-        case r.ModelFinished(message=message):
+        case r.ModelFinished(message=message, cap=cap):
             turn = _running(state, record.turn)
             _settle(turn)
-            turn.model_replied(message)
+            turn.model_replied(message, cap)
         case r.ToolStarted(call_id=call_id):
             turn = _running(state, record.turn)
             turn.tool_started(_position(turn, call_id))
-        case r.ToolFinished(result=result):
+        case r.ToolFinished(result=result, attached=attached):
             turn = _running(state, record.turn)
             # What `model_replied` answers on arrival is recorded as well.
             if not _was_answered_on_arrival(turn, result):
-                turn.tool_finished(_position(turn, result.call_id), result)
+                turn.tool_finished(_position(turn, result.call_id), result, attached)
         case r.InputAdded(messages=messages):
             _input(_running(state, record.turn), messages)
         case r.TurnEnded(end_reason=end_reason):

@@ -72,19 +72,25 @@ class History:
         self._messages: list[v.Message] = []
         #: The ids of all calls in the messages, and what was reserved.
         self._ids: set[str] = set()
-        #: Index behind the last assistant message: the model side has all before it.
+        #: Index of the first message that the model side does not have.
         self._delta_start = 0
         #: The messages as a tuple, made on demand; stale when shorter than the list.
         self._snapshot: tuple[v.Message, ...] = ()
         for message in messages:
             self.append(message)
+            if message.role == "assistant":
+                # Of a history from elsewhere, the model had what it answered to.
+                self.model_has_all()
 
     def append(self, message: v.Message) -> None:
         """Add one message at the end."""
         self._messages.append(message)
-        if message.role == "assistant":
-            self._delta_start = len(self._messages)
+        if message.tool_calls:
             self._ids.update([call.id for call in message.tool_calls])
+
+    def model_has_all(self) -> None:
+        """The newest message is the model's own: it has everything up to here."""
+        self._delta_start = len(self._messages)
 
     def replace(self, messages: Iterable[v.Message]) -> None:
         """Start over with ``messages``; views handed out keep what they show."""

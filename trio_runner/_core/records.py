@@ -35,11 +35,16 @@ class TurnStarted:
 
 @attrs.frozen
 class ModelFinished:
-    """A reply arrived; the message is normalised."""
+    """A reply arrived; the message is normalised.
+
+    Attributes:
+      cap: the turn's ``max_iterations`` when the reply met it, else None.
+    """
 
     turn: int
     step: int
     message: v.Message
+    cap: int | None = None
 
 
 @attrs.frozen
@@ -63,11 +68,16 @@ class ToolStarted:
 
 @attrs.frozen
 class ToolFinished:
-    """A call has its result."""
+    """A call has its result.
+
+    Attributes:
+      attached: messages with media of this call; they go behind all results of the step.
+    """
 
     turn: int
     step: int
     result: v.ToolResult
+    attached: tuple[v.Message, ...] = ()
 
 
 @attrs.frozen

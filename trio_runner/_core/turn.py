@@ -68,6 +68,7 @@ import trio_runner._core.stand_ins as stand_ins
 import trio_runner._core.values as v
 from trio_runner._core.errors import InternalError, NothingToResumeError, TurnEndedError
 from trio_runner._core.history import History, HistoryView
+from trio_runner._core.open_step import OpenStep
 from trio_runner._core.reconcile import HistoryRollbackState, HistoryRollbackStatus
 
 
@@ -102,30 +103,6 @@ _CALL_MODEL: Final = CallModel()
 _RUN_TOOLS: Final = RunTools()
 
 
-class _Step:
-    """An open step: a reply and the results that are there so far.
-
-    Invariant: ``missing`` is the number of None in ``results``.
-    """
-
-    __slots__ = ("missing", "positions", "reply", "results", "started")
-
-    def __init__(self, reply: v.Message) -> None:
-        count = len(reply.tool_calls)
-        self.reply = reply
-        #: By position in the request; None while the call is open.
-        self.results: list[v.ToolResult | None] = [None] * count
-        #: By position: whether the tool function may have been entered.
-        self.started = bytearray(count)
-        self.missing = count
-        #: Position by call id.
-        self.positions = {call.id: i for i, call in enumerate(reply.tool_calls)}
-
-    def is_open(self, position: int) -> bool:
-        """Whether there is a call at ``position``, and it has no result yet."""
-        return 0 <= position < len(self.results) and self.results[position] is None
-
-
 class Turn:
     """One turn, from its input to its end.
 
@@ -151,7 +128,7 @@ class Turn:
         #: How the turn will end once `finish` is called; None while it goes on.
         self._decided: v.EndReason | None = None
         #: The open step. Invariant: set only in AWAITING_TOOLS, and never without an open call.
-        self._step: _Step | None = None
+        self._step: OpenStep | None = None
         #: Added while a step is open; goes behind its results.
         self._queued: list[v.Message] = []
         #: The turn's messages, closed steps only.
@@ -264,7 +241,7 @@ class Turn:
         """A normalised reply came.
 
         Args:
-          max_iterations: the cap; None when replaying (the results tell).
+          max_iterations: the cap; None: there is none.
 
         Returns:
           The results that were decided on arrival, in order; () when the calls
@@ -280,7 +257,7 @@ class Turn:
         at_cap = max_iterations is not None and self.iteration >= max_iterations
         match reply.stop_reason:
             case v.StopReason.TOOL_USE if not at_cap:
-                self._step = _Step(reply)
+                self._step = OpenStep(reply)
                 self.phase = Phase.AWAITING_TOOLS
                 return ()
             case v.StopReason.TOOL_USE:
@@ -311,7 +288,7 @@ class Turn:
                 self._decided = v.EndReason.ANSWERED
             case _:
                 assert_never(reply.stop_reason)
-        self._append(reply)
+        self._append(reply, from_model=True)
         if results:
             self._append(v.Message("user", (), (), tuple(results)))
         return tuple(results)
@@ -323,8 +300,14 @@ class Turn:
             self._illegal("tool_started")
         step.started[position] = True
 
-    def tool_finished(self, position: int, result: v.ToolResult) -> None:
-        """An open call has its result; the last one closes the step."""
+    def tool_finished(
+        self, position: int, result: v.ToolResult, attached: Sequence[v.Message] = ()
+    ) -> None:
+        """An open call has its result; the last one closes the step.
+
+        Args:
+          attached: messages with media of this call; they go behind all results.
+        """
         step = self._step
         if (
             step is None
@@ -334,6 +317,8 @@ class Turn:
             self._illegal("tool_finished")
         step.results[position] = result
         step.missing -= 1
+        if attached:
+            step.attached[position] = attached
         if not step.missing:
             self._close_step(step)
 
@@ -437,24 +422,17 @@ class Turn:
 
     # --- inside -----------------------------------------------------------------
 
-    def _append(self, message: v.Message) -> None:
+    def _append(self, message: v.Message, *, from_model: bool = False) -> None:
         self.history.append(message)
+        if from_model:
+            self.history.model_has_all()
         self._messages.append(message)
 
-    def _close_step(self, step: _Step) -> None:
-        results = tuple([result for result in step.results if result is not None])
+    def _close_step(self, step: OpenStep) -> None:
         queued, self._queued = self._queued, []
         self._step = None
-        self._append(step.reply)
-        self._append(v.Message("user", (), (), results))
-        for message in queued:
-            self._append(message)
-        if not any(step.started) and all(
-            result.status is v.CallStatus.LIMIT_REACHED for result in results
-        ):
-            # Only a replay comes here: the cap that was met on arrival, as its results tell.
-            self._decided = v.EndReason.MAX_ITERATIONS
-            self.phase = Phase.AWAITING_MODEL
+        for message in (*step.messages(), *queued):
+            self._append(message, from_model=message is step.reply)
 
     def _reserve_ids(self) -> None:
         """Keep the ids of `messages` unique too, where the history holds them no longer."""
@@ -467,7 +445,7 @@ class Turn:
         self.phase = Phase.ENDED
         self.rollback = HistoryRollbackState(status, before, len(self.history), ())
 
-    def _rollback_status(self, closed: _Step | None, made: int) -> HistoryRollbackStatus:
+    def _rollback_status(self, closed: OpenStep | None, made: int) -> HistoryRollbackStatus:
         if not len(self.history):
             return HistoryRollbackStatus.HISTORY_EMPTY
         if closed is not None and made == len(closed.results):

@@ -376,7 +376,14 @@ class ToolAgent:
         """Close what was opened when the last task leaves, within ``grace`` seconds."""
         self.__users -= 1
         if not self.__users and self.__is_open:
-            await self.__finish(self.__close_if_unused)
+            try:
+                await self.__finish(self.__close_if_unused)
+            except Exception as error:
+                # What leaves the block already, or the caller's cancel, goes before it.
+                if exc is None:
+                    await trio.lowlevel.checkpoint_if_cancelled()
+                    raise
+                _report(error)
         if exc is None:
             await trio.lowlevel.checkpoint_if_cancelled()
 
@@ -393,7 +400,10 @@ class ToolAgent:
             # Equal names of two toolsets are told now, not in the middle of a turn.
             ToolTable(await self.list_tools())
         except BaseException:
-            await self.__finish(self.__close)
+            try:
+                await self.__finish(self.__close)
+            except Exception as error:  # noqa: BLE001  why the opening failed matters more
+                _report(error)
             raise
         self.__is_open = True
 

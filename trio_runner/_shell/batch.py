@@ -19,10 +19,10 @@ from __future__ import annotations
 
 import contextvars
 import functools
-import logging
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 import attrs
 import trio
@@ -52,14 +52,13 @@ from trio_runner._shell.notices import Notices
 from trio_runner._shell.slots import Slot
 from trio_runner.abc import Tool
 
-_log = logging.getLogger("trio_runner")
-
 
 @attrs.define(eq=False)
 class _Running:
     """A call that `cancel_call` can reach while it runs."""
 
     scope: trio.CancelScope
+    timeout: float | None
     cancelled: bool = False
 
 
@@ -116,14 +115,11 @@ class Batch:
         self._waiting: dict[int, trio.CancelScope] = {}
         #: The running calls that have a scope, by position.
         self._running: dict[int, _Running] = {}
-        #: What tools attached, in the order they did; each names its call.
-        self._attached: list[v.Message] = []
         self._context = BatchContext(
             services.notices,
             self._step,
             services.conversation.key_prefix(turn),
             services.resumed,
-            self._attached,
         )
         #: Errors of tools that end the turn.
         self._fatal: list[BaseException] = []
@@ -169,12 +165,6 @@ class Batch:
 
     # --- running ----------------------------------------------------------------
 
-    @property
-    def attached(self) -> list[v.Message]:
-        """What tools attached, in the order of the request."""
-        positions = {planned.call.id: planned.position for planned in self._plan}
-        return sorted(self._attached, key=lambda message: positions[message.meta["attached_by"]])
-
     async def run(self) -> None:
         """Run every open call to its result.
 
@@ -189,6 +179,11 @@ class Batch:
         waiting = [self._plan[position] for position in self._turn.open_positions]
         for group in _groups(waiting, parallel=self._params.parallel_tool_calls):
             await self._run_group(group)
+
+    def report_fatal(self) -> None:
+        """Something else ends the turn: what tools wanted to end it with must not be lost."""
+        for error in self._fatal:
+            self._notices.suppressed(error)
 
     def raise_fatal(self) -> None:
         """Raise the errors that end the turn: one bare, several as a group."""
@@ -296,7 +291,8 @@ class Batch:
         running = None
         if timeout is not None or self._services.can_cancel_calls:
             deadline = math.inf if timeout is None else context.began + timeout
-            running = self._running[position] = _Running(trio.CancelScope(deadline=deadline))
+            scope = trio.CancelScope(deadline=deadline)
+            running = self._running[position] = _Running(scope, timeout)
         if not tool.threaded:
             turn.tool_started(position)
         if self._notices.listening:
@@ -314,16 +310,19 @@ class Batch:
         except BaseException as error:  # noqa: BLE001  _raised raises what must leave
             # The one place where everything is looked at: a tool may raise what
             # it likes, and only what comes from outside may leave.
-            self._raised(planned, context, error)
+            self._raised(planned, context, running, error)
         else:
             if context.open:
-                self._stopped(planned, context, running, timeout)
+                self._stopped(planned, context, running)
         finally:
             if tool.threaded and context.open and not context.give_up():
                 turn.tool_started(position)
             context.open = False
             if running is not None:
                 self._running.pop(position, None)
+        if turn.is_open(position):
+            # The caller cancelled, and the tool said so in a foreign loop's words.
+            await trio.lowlevel.checkpoint_if_cancelled()
 
     # --- outcomes: no await from here on ----------------------------------------
 
@@ -341,41 +340,48 @@ class Batch:
             result = result_from_value(
                 value, call_id=call.id, name=call.name, duration=context.duration
             )
+            if result.status in _NEVER_RAN:
+                # It did run: a status that says otherwise would not be true.
+                result = attrs.evolve(result, status=v.CallStatus.ERROR)
         self._finished(planned, context, result)
 
-    def _stopped(
-        self,
-        planned: Planned,
-        context: CallContext,
-        running: _Running | None,
-        timeout: float | None,
-    ) -> None:
+    def _stopped(self, planned: Planned, context: CallContext, running: _Running | None) -> None:
         """The call's own scope caught a cancel: by `cancel_call`, or its timeout."""
         call = planned.call
         if running is None:
             raise InternalError(f"call {call.id!r} ended without a result")
         if _tool(planned).threaded and context.give_up():
             result = stand_ins.call_withdrawn(call)
-        elif running.cancelled or timeout is None:
+        elif running.cancelled or running.timeout is None:
             result = stand_ins.call_cancelled(call)
         else:
-            result = stand_ins.call_timed_out(call, timeout)
+            result = stand_ins.call_timed_out(call, running.timeout)
         self._finished(planned, context, attrs.evolve(result, duration=context.duration))
 
-    def _raised(self, planned: Planned, context: CallContext, error: BaseException) -> None:
+    def _raised(
+        self,
+        planned: Planned,
+        context: CallContext,
+        running: _Running | None,
+        error: BaseException,
+    ) -> None:
         """Answer the call with its error, unless the error comes from outside: then raise it."""
         if not context.open:
             # The value was recorded; what the scope's exit raises must leave.
             raise error
         inner = list(leaving.leaves(error))
-        foreign = False
-        for leaf in inner:
-            cancelled = leaving.is_cancellation(leaf)
-            foreign = foreign or cancelled
-            if isinstance(leaf, trio.Cancelled) and leaving.cancelled_from_outside():
-                raise error
-            if not isinstance(leaf, Exception) and not cancelled:
-                raise error
+        outside = leaving.cancelled_from_outside()
+        cancels = [leaf for leaf in inner if leaving.is_cancellation(leaf)]
+        if any(not isinstance(leaf, Exception) and leaf not in cancels for leaf in inner):
+            raise error
+        if outside and any(isinstance(leaf, trio.Cancelled) for leaf in cancels):
+            raise error
+        if len(cancels) == len(inner):
+            if outside:
+                return  # the call stays open, and the caller's Cancelled comes after this
+            if running is not None and running.scope.cancel_called:
+                self._stopped(planned, context, running)
+                return
         call = planned.call
         match error:
             case InvalidArgumentsError() if str(error).strip():
@@ -384,7 +390,7 @@ class Batch:
                 result = stand_ins.failed(call, safe_text(str(error)))
             case _:
                 text = describe_error(error)
-                if foreign:
+                if len(cancels) == len(inner):
                     text = f"The tool was cancelled from within, by nobody's request: {text}"
                 result = stand_ins.failed(call, text)
         self._finished(planned, context, attrs.evolve(result, duration=context.duration))
@@ -392,18 +398,29 @@ class Batch:
 
     def _finished(self, planned: Planned, context: CallContext, result: v.ToolResult) -> None:
         context.open = False
-        self._record(planned.position, cap_result(result, self._params.max_result_bytes))
+        capped = cap_result(result, self._params.max_result_bytes)
+        self._record(planned.position, capped, context.attached)
 
-    def _record(self, position: int, result: v.ToolResult) -> None:
-        if not self._turn.is_open(position):
-            # The block was left by another task, and this tool outlived the grace it gave.
-            _log.warning("a result of call %r came after its turn had ended", result.call_id)
-            return
-        self._turn.tool_finished(position, result)
+    def _record(
+        self, position: int, result: v.ToolResult, attached: tuple[v.Message, ...] = ()
+    ) -> None:
+        turn, step = self._turn, self._step
+        turn.tool_finished(position, result, attached)
         if self._records:
-            self._services.commits.add(r.ToolFinished(self._turn.number, self._step, result))
+            self._services.commits.add(r.ToolFinished(turn.number, step, result, attached))
         if self._notices.listening:
-            self._notices.tell(ev.CallFinished, self._step, result)
+            self._notices.tell(ev.CallFinished, step, result)
+
+
+#: What a tool that ran cannot say of itself.
+_NEVER_RAN: Final = frozenset(
+    {
+        v.CallStatus.NOT_STARTED,
+        v.CallStatus.LIMIT_REACHED,
+        v.CallStatus.OUTPUT_CUT,
+        v.CallStatus.UNKNOWN_AFTER_CRASH,
+    }
+)
 
 
 def _tool(planned: Planned) -> Tool:

@@ -12,6 +12,8 @@ import trio
 import trio_runner._core.events as ev
 import trio_runner._core.values as v
 from trio_runner._core.errors import UsageError
+from trio_runner._core.normalise import safe_block
+from trio_runner._core.validity import has_content
 from trio_runner._shell.notices import Notices
 from trio_runner.abc import ToolContext
 
@@ -34,23 +36,18 @@ def current_tool_context() -> ToolContext:
 
 @attrs.define(eq=False)  # not frozen, which is quicker to make; one per batch
 class BatchContext:
-    """What the contexts of one batch have in common. Strictly private, never changed.
-
-    Attributes:
-      attached: where the turn collects what tools attach.
-    """
+    """What the contexts of one batch have in common. Strictly private, never changed."""
 
     notices: Notices
     step: int
     key_prefix: str
     resumed: bool
-    attached: list[v.Message]
 
 
 class CallContext:
     """One call on its way. Implements `trio_runner.abc.ToolContext`."""
 
-    __slots__ = ("_batch", "_call", "_unclaimed", "arguments", "began", "open")
+    __slots__ = ("_batch", "_call", "_unclaimed", "arguments", "attached", "began", "open")
 
     def __init__(
         self, call: v.ToolCall, arguments: v.JSONObject, batch: BatchContext, *, threaded: bool
@@ -64,6 +61,8 @@ class CallContext:
         self.began: float = trio.current_time()
         #: False once the call has its result; what is said later is dropped.
         self.open: bool = True
+        #: Messages with media, to go behind the results of the step.
+        self.attached: tuple[v.Message, ...] = ()
 
     @property
     def call_id(self) -> str:
@@ -119,10 +118,15 @@ class CallContext:
 
     @trio.lowlevel.enable_ki_protection
     def attach(self, *content: v.ContentBlock) -> None:
-        """Send media to the model in a marked user message behind the results."""
-        if self.open and content:
+        """Send media to the model in a marked user message behind the results.
+
+        Raises:
+          TypeError: something is no content block.
+        """
+        safe = [block for each in v.as_blocks(content) if (block := safe_block(each)) is not None]
+        if self.open and has_content(safe):
             meta = {"attached_by": self._call.id}
-            self._batch.attached.append(v.Message.user(content, meta=meta))
+            self.attached = (*self.attached, v.Message.user(safe, meta=meta))
 
     def claim_start(self) -> bool:
         """Whether a threaded tool may begin now; says so exactly once."""

@@ -147,7 +147,9 @@ class Conversation:
 
     def key_prefix(self, turn: Turn) -> str:
         """The ``turn:step`` part of the idempotency keys of the turn's present step."""
-        return f"{self._name}/{turn.number}:{turn.step}"
+        # What is recorded nowhere may have the same numbers again after a restart.
+        name = self._name if turn.history is self.history else secrets.token_hex(4)
+        return f"{name}/{turn.number}:{turn.step}"
 
     def started_record(
         self, turn: Turn, call: v.ToolCall, *, idempotent: bool = False

@@ -62,12 +62,13 @@ class Ending:
 
     async def stop(self, error: BaseException) -> BaseException:
         """End the turn because of ``error``; returns what leaves (contract C7)."""
+        if leaving.is_closing(error):
+            self.interrupt(v.EndReason.INTERRUPTED)
+            return error
         reason, leaves = self._judge(error)
         self.answer = None
         self._fix_grace()
         self.interrupt(reason)
-        if isinstance(error, GeneratorExit):
-            return error
         try:
             await self.finish_commits(leaves)
         finally:
@@ -100,9 +101,10 @@ class Ending:
             )
             stray.__cause__ = error
             return v.EndReason.FAILED, stray
-        if isinstance(error, StopAsyncIteration):
-            # It would end the caller's loop as if all were well.
-            stopped = RuntimeError("a model, hook or toolset raised StopAsyncIteration")
+        if isinstance(error, StopAsyncIteration | GeneratorExit):
+            # It would end the caller's loop, or pass for the end of a coroutine.
+            what = type(error).__name__
+            stopped = RuntimeError(f"a model, tool, hook or toolset raised {what}")
             stopped.__cause__ = error
             return v.EndReason.FAILED, stopped
         return v.EndReason.FAILED, error
@@ -119,7 +121,8 @@ class Ending:
         turn = self._turn
         if turn.phase is Phase.ENDED:
             return
-        self._fix_grace()
+        if trio.lowlevel.in_trio_run():  # else nothing will be waited for, and there is no clock
+            self._fix_grace()
         step = turn.step
         results = turn.interrupt(reason)
         assert turn.end_reason is not None
@@ -144,16 +147,20 @@ class Ending:
         if self._grace_deadline is None and self._commits.is_stalled:
             return  # a normal end: what was given up is not waited for again
         if not self._commits.settled:
-            await self.finish(self._commits.wait, leaves)
+            await self.finish(self._commits.wait, leaves, deadline=self._fix_grace())
             self._commits.give_up(self._config.grace)
 
     async def finish(
-        self, async_fn: Callable[[], Awaitable[object]], leaves: BaseException | None
+        self,
+        async_fn: Callable[[], Awaitable[object]],
+        leaves: BaseException | None,
+        *,
+        deadline: float,
     ) -> None:
         """Run ``async_fn`` shielded; ``leaves`` is reported when Ctrl-C overtakes it."""
         report = self._notices.suppressed
         try:
-            await finishing.finish(async_fn, deadline=self._fix_grace(), report=report)
+            await finishing.finish(async_fn, deadline=deadline, report=report)
         except leaving.EXITS:
             overtaken = leaves is not None and not isinstance(leaves, leaving.EXITS)
             if leaves is not None and overtaken and not leaving.is_cancellation(leaves):

@@ -14,8 +14,8 @@ from typing import Final, cast
 
 import trio
 
-#: Raised from outside, never by the work itself: they leave whatever else happened.
-EXITS: Final = (KeyboardInterrupt, SystemExit, GeneratorExit)
+#: They end the program: they leave whatever else happened.
+EXITS: Final = (KeyboardInterrupt, SystemExit)
 
 
 class TurnTimeoutError(trio.TooSlowError):
@@ -42,6 +42,14 @@ def is_cancellation(error: BaseException) -> bool:
     exceptions = sys.modules.get("asyncio.exceptions")
     foreign = getattr(exceptions, "CancelledError", None)
     return foreign is not None and isinstance(error, foreign)
+
+
+def is_closing(error: BaseException | None) -> bool:
+    """Whether ``error`` says that this coroutine is being thrown away, so nothing can await.
+
+    A GeneratorExit that user code raised in a running task is an error like any other.
+    """
+    return isinstance(error, GeneratorExit) and not trio.lowlevel.in_trio_task()
 
 
 def cancelled_from_outside() -> bool:

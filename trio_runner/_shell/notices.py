@@ -13,6 +13,7 @@ from typing import Concatenate, ParamSpec
 import trio
 
 import trio_runner._core.events as ev
+import trio_runner._shell.leaving as leaving
 from trio_runner.abc import Observer
 
 _log = logging.getLogger("trio_runner")
@@ -56,6 +57,11 @@ class Notices:
             try:
                 observer.on_event(built)
             except Exception:  # noqa: BLE001  a border: an observer may fail in any way
+                self.errors += 1
+                _log.exception("observer %r failed on %r; the turn goes on", observer, built)
+            except BaseException as error:
+                if not leaving.is_cancellation(error):
+                    raise
                 self.errors += 1
                 _log.exception("observer %r failed on %r; the turn goes on", observer, built)
 

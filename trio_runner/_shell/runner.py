@@ -282,12 +282,14 @@ class ToolRunner:
         self._left = True
         try:
             if self._scope is not None:
-                # Another task is in __anext__: stop it, and let it finish.
+                # Another task is in __anext__: stop it, and wait for it as a nursery
+                # would, since a tool's cleanup is the tool's.
                 self._scope.cancel()
-                self._idle = trio.Event()
-                await ending.finish(self._idle.wait, exc)
+                self._idle = idle = trio.Event()
+                while not idle.is_set():
+                    await ending.finish(idle.wait, exc, deadline=trio.current_time() + 1)
             ending.interrupt(v.EndReason.INTERRUPTED)
-            if not isinstance(exc, GeneratorExit):
+            if not leaving.is_closing(exc):
                 await ending.finish_commits(exc)
         finally:
             ending.tell()
@@ -303,7 +305,8 @@ class ToolRunner:
     async def __anext__(self) -> v.Message:
         """Run to the model's next message.
 
-        Checkpoint: always. If cancelled, the turn is interrupted: finished
+        Checkpoint: a cancel is always noticed; others run when the model or a
+        tool lets them, or when a commit is waited for. If cancelled, the turn is interrupted: finished
         results are kept, open calls are answered, and later calls stop the iteration.
 
         Raises:

@@ -175,8 +175,9 @@ class Steps:
         self._asked_with = params
         self.last = reply
         if self.commits.keeps:
+            cap = params.max_iterations if turn.iteration >= params.max_iterations else None
             self.commits.add(
-                r.ModelFinished(turn.number, step, reply),
+                r.ModelFinished(turn.number, step, reply, cap),
                 *[r.ToolFinished(turn.number, step, result) for result in made],
             )
         if self._notices.listening:
@@ -233,12 +234,12 @@ class Steps:
             except Exception:
                 batch.deny_all("the check before the tools failed.")
                 raise
-        await batch.run()
-        if batch.attached:
-            attached = tuple(batch.attached)
-            turn.input_added(attached)
-            self.commits.add(r.InputAdded(turn.number, attached))
-        await self._settle()
+        try:
+            await batch.run()
+            await self._settle()
+        except BaseException:
+            batch.report_fatal()
+            raise
         batch.raise_fatal()
         if self._hooks.after_tool_call is not None:
             await call_unprotected(self._hooks.after_tool_call, self._runner, reply)

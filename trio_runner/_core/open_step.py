@@ -1,0 +1,41 @@
+"""`OpenStep`: a reply with calls, and the results that are there so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import trio_runner._core.values as v
+
+
+class OpenStep:
+    """An open step of a turn. Results are held by position, whatever order they come in.
+
+    Invariant: ``missing`` is the number of None in ``results``.
+    """
+
+    __slots__ = ("attached", "missing", "positions", "reply", "results", "started")
+
+    def __init__(self, reply: v.Message) -> None:
+        count = len(reply.tool_calls)
+        self.reply = reply
+        #: By position in the request; None while the call is open.
+        self.results: list[v.ToolResult | None] = [None] * count
+        #: By position: whether the tool function may have been entered.
+        self.started = bytearray(count)
+        self.missing = count
+        #: Position by call id.
+        self.positions = {call.id: i for i, call in enumerate(reply.tool_calls)}
+        #: By position: the messages with media that the call attached.
+        self.attached: dict[int, Sequence[v.Message]] = {}
+
+    def is_open(self, position: int) -> bool:
+        """Whether there is a call at ``position``, and it has no result yet."""
+        return 0 <= position < len(self.results) and self.results[position] is None
+
+    def messages(self) -> Iterator[v.Message]:
+        """The closed step as messages: the reply, its results, what calls attached."""
+        yield self.reply
+        results = tuple([result for result in self.results if result is not None])
+        yield v.Message("user", (), (), results)
+        for position in sorted(self.attached):
+            yield from self.attached[position]
