@@ -41,8 +41,10 @@ def starts(turn: int = 1, *messages: v.Message, resumed: bool = False) -> r.Turn
     return r.TurnStarted(turn, given, resumed)
 
 
-def replied(message: v.Message, turn: int = 1, step: int = 0) -> r.ModelFinished:
-    return r.ModelFinished(turn, step, message)
+def replied(
+    message: v.Message, turn: int = 1, step: int = 0, *, cap: int | None = None
+) -> r.ModelFinished:
+    return r.ModelFinished(turn, step, message, cap)
 
 
 def began(call_id: str, turn: int = 1, step: int = 0) -> r.ToolStarted:
@@ -109,7 +111,7 @@ REFERENCE: tuple[r.Record, ...] = (
     r.HistoryReplaced((SUMMARY,)),
     # The cap, then the same turn goes on.
     starts(3),
-    replied(OVER, 3),
+    replied(OVER, 3, cap=0),
     *[finished(each, 3) for each in OVER_RESULTS],
     r.TurnEnded(3, End.MAX_ITERATIONS),
     starts(3, resumed=True),
@@ -290,7 +292,9 @@ def test_a_pause_goes_back_to_the_model() -> None:
         ([replied(ANSWER)], End.ANSWERED),
         ([replied(CUT)], End.MAX_TOKENS),
         ([replied(CUT), *[finished(each) for each in CUT_RESULTS]], End.MAX_TOKENS),
-        ([replied(OVER), *[finished(each) for each in OVER_RESULTS]], End.MAX_ITERATIONS),
+        ([replied(OVER, cap=0)], End.MAX_ITERATIONS),
+        ([replied(OVER, cap=0), *[finished(each) for each in OVER_RESULTS]], End.MAX_ITERATIONS),
+        ([replied(PAUSED, cap=0)], End.MAX_ITERATIONS),
     ],
 )
 def test_a_turn_that_was_decided_is_closed_without_another_model_call(

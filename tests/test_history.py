@@ -108,10 +108,12 @@ def test_the_delta_starts_behind_the_last_reply() -> None:
     history = History()
     assert history.delta_start == 0
     history.append(MESSAGES[0])
+    history.append(ANSWER)  # an example that the caller gives
     assert history.delta_start == 0
     history.append(ANSWER)
+    history.model_has_all()
     history.append(MESSAGES[1])
-    assert history.delta_start == 2
+    assert history.delta_start == 3
     history.replace(MESSAGES)
     assert history.delta_start == 0
     history.replace([*MESSAGES, ANSWER])

@@ -448,3 +448,27 @@ def test_the_messages_of_the_turn_stay_its_own_when_the_history_is_replaced() ->
     before = turn.messages
     turn.history_replaced([NOTE])
     assert turn.messages == before
+
+
+# --- media that calls attach ----------------------------------------------------
+
+
+def test_what_calls_attach_goes_behind_all_results_in_the_order_of_the_request() -> None:
+    turn = at_tools("a", "b")
+    first, second, note = [v.Message.user(text) for text in ("of a", "of b", "note")]
+    turn.input_added([note])
+    turn.tool_finished(1, ok("b"), [second])
+    before = len(turn.messages)
+    turn.tool_finished(0, ok("a"), [first])
+
+    results = v.Message.user(tool_results=[ok("a"), ok("b")])
+    assert turn.messages[before + 1 :] == (results, first, second, note)
+
+
+def test_what_a_finished_call_attached_survives_an_interrupt() -> None:
+    turn = at_tools("a", "b")
+    media = v.Message.user("of b")
+    turn.tool_finished(1, ok("b"), [media])
+    turn.interrupt(End.INTERRUPTED)
+
+    assert turn.messages[-1] == media

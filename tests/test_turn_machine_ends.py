@@ -326,19 +326,10 @@ def test_a_turn_of_which_no_answer_can_come_is_not_resumed_and_stays_as_it_is(
 # --- replaying ------------------------------------------------------------------
 
 
-def test_without_a_cap_calls_answered_limit_reached_end_the_turn_as_they_did() -> None:
-    turn = new_turn()
-    live = new_turn()
-    made = live.model_replied(asks("a", "b"), 0)
-    turn.model_replied(asks("a", "b"))
-    for position, result in enumerate(made):
-        turn.tool_finished(position, result)
-    assert turn.messages == live.messages
-    assert turn.next_action() == Finished(End.MAX_ITERATIONS)
-
-
-def test_a_started_tool_that_says_limit_reached_itself_does_not_end_the_turn() -> None:
+@pytest.mark.parametrize("started", [True, False])
+def test_a_tool_that_says_limit_reached_itself_does_not_end_the_turn(started: bool) -> None:
     turn = at_tools("a")
-    turn.tool_started(0)
+    if started:
+        turn.tool_started(0)
     turn.tool_finished(0, v.ToolResult("a", "tool", "quota", status=Status.LIMIT_REACHED))
     assert turn.next_action() == RunTools()

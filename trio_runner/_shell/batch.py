@@ -340,9 +340,9 @@ class Batch:
             result = result_from_value(
                 value, call_id=call.id, name=call.name, duration=context.duration
             )
-            if result.status in _NEVER_RAN:
-                # It did run: a status that says otherwise would not be true.
-                result = attrs.evolve(result, status=v.CallStatus.ERROR)
+        if result.status is not v.CallStatus.OK and result.status in _NEVER_RAN:
+            # It did run: a status that says otherwise would not be true.
+            result = attrs.evolve(result, status=v.CallStatus.ERROR)
         self._finished(planned, context, result)
 
     def _stopped(self, planned: Planned, context: CallContext, running: _Running | None) -> None:
