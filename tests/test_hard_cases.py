@@ -222,7 +222,7 @@ class BadClose(tr.MemoryJournal):
         async def aclose() -> None:
             raise OSError("close failed")
 
-        session.aclose = aclose  # type: ignore[method-assign]
+        session.aclose = aclose
         return session
 
 
@@ -379,6 +379,41 @@ async def test_calls_that_are_recorded_nowhere_never_share_an_idempotency_key() 
             await agent.run_tools(message)
             await agent.generate("go", params=aside)
     assert len(set(keys)) == len(keys) == 6
+
+
+# --- a runner whose block was left (kG4) ----------------------------------------
+
+
+async def test_kG4_a_runner_that_was_left_changes_nothing_of_a_later_turn() -> None:
+    agent = agent_of("one", "two")
+    async with agent.turn("first") as old:
+        await old.until_done()
+    async with agent.turn("second") as runner:
+        for change in (
+            lambda: old.replace_history([]),
+            lambda: old.append_messages("late"),
+            lambda: setattr(old, "request_params", tr.RequestParams(max_iterations=0)),
+        ):
+            with pytest.raises(tr.TurnEndedError, match="the runner's block was left"):
+                change()
+        assert (await runner.until_done()).text == "two"
+    assert [message.text for message in agent.history] == ["first", "one", "second", "two"]
+
+
+# --- templates (F37) ------------------------------------------------------------
+
+
+async def test_f37_an_answer_that_the_repair_moves_to_its_template_is_a_template() -> None:
+    history = [
+        tr.Message.assistant(tool_calls=[call("asks", id="a")], template=True),
+        tr.Message.user(""),
+        tr.Message.user("and", tool_results=[tr.ToolResult("a", "asks", "answer")]),
+    ]
+    model = ScriptedModel(["done"])
+    agent = tr.ToolAgent("agent", model=model, history=history)
+    await agent.generate("go", params=tr.RequestParams(use_history=False))
+    [request] = model.requests
+    assert [result.text for result in request.history[1].tool_results] == ["answer"]
 
 
 # --- the cap, in the record -----------------------------------------------------

@@ -249,12 +249,15 @@ class Conversation:
         """Put ``messages`` in the place of the history.
 
         Args:
-          turn: the running turn, whose open step stays open behind them.
+          turn: the running turn; without one the step that is kept aside counts. An open
+            step stays open behind them.
 
         Raises:
           HistoryError: they are not valid; nothing was changed.
         """
         given = _templates_first(messages)
+        if turn is None and self.turn is not None and self.turn.phase is not Phase.ENDED:
+            turn = self.turn
         reply = turn.reply if turn is not None else None
         step = () if reply is None else _answered(reply)
         problems = history_problems([*given, *step])
@@ -281,6 +284,7 @@ class Conversation:
             # Only a step that is sound in itself can be taken up again.
             repaired, _ = reconcile_interrupted_history(given)
             reply = None
+        repaired = _templates_first(repaired)  # the repair may have made an answer of its own
         self.heal()
         self.history.replace(repaired)
         self.commits.add(r.HistoryReplaced(repaired))

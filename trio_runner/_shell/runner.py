@@ -25,6 +25,7 @@ from trio_runner._core.errors import (
     HistoryError,
     JournalError,
     NotEnteredError,
+    TurnEndedError,
     TurnInterruptedError,
     UsageError,
 )
@@ -163,7 +164,7 @@ class ToolRunner:
 
     @request_params.setter
     def request_params(self, params: RequestParams) -> None:
-        steps = self._begun("set request_params")
+        steps = self._running("set request_params")
         steps.params = params.over(steps.params)
 
     # --- what hooks and callers may do ------------------------------------------
@@ -176,7 +177,7 @@ class ToolRunner:
           TurnEndedError: no further model call will come.
           HistoryError: one of them is no plain message; nothing was added.
         """
-        steps = self._begun("append messages")
+        steps = self._running("append messages")
         given = tuple(
             [v.Message.user(each) if isinstance(each, str) else each for each in messages]
         )
@@ -192,8 +193,9 @@ class ToolRunner:
 
         Raises:
           HistoryError: they are not a valid history; nothing was changed.
+          TurnEndedError: the block was left.
         """
-        steps = self._begun("replace the history")
+        steps = self._running("replace the history")
         self._conversation.replace_history(messages, steps.turn)
 
     @trio.lowlevel.enable_ki_protection
@@ -306,8 +308,9 @@ class ToolRunner:
         """Run to the model's next message.
 
         Checkpoint: a cancel is always noticed; others run when the model or a
-        tool lets them, or when a commit is waited for. If cancelled, the turn is interrupted: finished
-        results are kept, open calls are answered, and later calls stop the iteration.
+        tool lets them, or when a commit is waited for. If cancelled, the turn is
+        interrupted: finished results are kept, open calls are answered, and later
+        calls stop the iteration.
 
         Raises:
           NotEnteredError: outside ``async with``.
@@ -382,6 +385,17 @@ class ToolRunner:
             case reason:
                 what = f"ended {reason.value}, but was cut while it ended: see agent.history"
         raise TurnInterruptedError(f"no message to return: the turn {what}", self.end_reason)
+
+    def _running(self, what: str) -> Steps:
+        """The steps of a turn whose block is not left: only then the conversation is its own."""
+        steps = self._begun(what)
+        if self._left:
+            raise TurnEndedError(
+                f"cannot {what}: the runner's block was left, and the agent may be running "
+                "another turn. Start a new one, or use agent.load_history()",
+                self.end_reason,
+            )
+        return steps
 
     def _begun(self, what: str) -> Steps:
         if self._steps is None:
