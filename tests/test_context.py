@@ -24,20 +24,20 @@ class Events:
 
 
 def context_of(
-    *, events: Events | None = None, resumed: bool = False
-) -> tuple[CallContext, BatchContext]:
+    *, events: Events | None = None, resumed: bool = False, threaded: bool = False
+) -> CallContext:
     notices = Notices([] if events is None else [events])
     notices.begin(2)
-    batch = BatchContext(notices, 1, "s/2:1", resumed, [])
+    batch = BatchContext(notices, 1, "s/2:1", resumed)
     call = tr.ToolCall("c1", "work", {"x": [1]})
-    return CallContext(call, {"x": [1]}, batch), batch
+    return CallContext(call, {"x": [1]}, batch, threaded=threaded)
 
 
 @pytest.mark.parametrize("resumed", [True, False])
 async def test_a_context_says_which_call_it_is(
     resumed: bool, autojump_clock: trio.testing.MockClock
 ) -> None:
-    context, _ = context_of(resumed=resumed)
+    context = context_of(resumed=resumed)
     await trio.sleep(3)
     assert (context.call_id, context.name, context.attempt) == ("c1", "work", 1)
     assert context.idempotency_key == "s/2:1:c1"
@@ -51,7 +51,7 @@ async def test_a_context_says_which_call_it_is(
 
 async def test_progress_and_values_are_told_with_the_call_and_its_step() -> None:
     events = Events()
-    context, _ = context_of(events=events)
+    context = context_of(events=events)
     value = object()
 
     context.report_progress(0.5)
@@ -66,52 +66,58 @@ async def test_progress_and_values_are_told_with_the_call_and_its_step() -> None
 
 
 async def test_what_is_attached_names_its_call_and_nothing_attaches_nothing() -> None:
-    context, batch = context_of()
+    context = context_of()
     image = tr.ImageContent("aGk=", "image/png")
 
     context.attach(image, tr.TextContent("a picture"))
     context.attach()
+    context.attach(tr.TextContent(" \n"))  # blank is nothing
 
-    (message,) = batch.attached
+    (message,) = context.attached
     assert (message.role, message.content) == ("user", (image, tr.TextContent("a picture")))
     assert message.meta == {"attached_by": "c1"}
 
 
 async def test_content_that_is_none_is_refused_where_the_tool_can_see_it() -> None:
-    context, batch = context_of()
+    context = context_of()
     with pytest.raises(TypeError, match="expected text or content blocks"):
         context.attach(cast("Any", 3))
-    assert batch.attached == []
+    assert context.attached == ()
 
 
 async def test_once_the_call_has_its_result_nothing_more_is_said() -> None:
     events = Events()
-    context, batch = context_of(events=events)
+    context = context_of(events=events)
     context.open = False
 
     context.report_progress(1)
     context.emit("late")
     context.attach(tr.TextContent("late"))
 
-    assert (events.all, batch.attached) == ([], [])
+    assert (events.all, context.attached) == ([], ())
 
 
 async def test_without_observers_nothing_is_built() -> None:
-    context, _ = context_of()
+    context = context_of()
     context.report_progress(cast("Any", object()))
     context.emit("nobody listens")
 
 
 async def test_exactly_one_side_gets_the_start_of_a_call() -> None:
-    context, _ = context_of()
+    context = context_of(threaded=True)
     assert [context.claim_start(), context.claim_start(), context.give_up()] == [True, False, False]
-    other, _ = context_of()
+    other = context_of(threaded=True)
     assert [other.give_up(), other.claim_start()] == [True, False]
+
+
+async def test_a_tool_without_a_thread_begins_with_its_call_however_often_it_says_so() -> None:
+    context = context_of()
+    assert [context.claim_start(), context.claim_start()] == [True, True]
 
 
 async def test_of_many_threads_one_gets_the_start() -> None:
     for _ in range(20):
-        context, _ = context_of()
+        context = context_of(threaded=True)
         barrier = threading.Barrier(4)
         won: list[bool] = []
 
@@ -131,9 +137,10 @@ async def test_of_many_threads_one_gets_the_start() -> None:
 
 async def test_the_current_context_is_found_in_the_task_its_children_and_threads() -> None:
     seen: list[str] = []
+    batch = BatchContext(Notices(()), 0, "s/1:0", False)
 
     async def in_a_call(call_id: str) -> None:
-        context = CallContext(tr.ToolCall(call_id, "work"), {}, context_of()[1])
+        context = CallContext(tr.ToolCall(call_id, "work"), {}, batch, threaded=False)
         context.make_current()
         assert tr.current_tool_context() is context
 

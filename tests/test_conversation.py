@@ -604,7 +604,7 @@ steps = st.lists(
 
 
 @given(first=strategies.damaged_histories(), before=steps, after=steps)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 async def test_whatever_is_done_the_history_is_valid_and_the_session_opens_the_same(
     first: tuple[tr.Message, ...],
     before: list[tuple[str, tuple[tr.Message, ...]]],

@@ -167,6 +167,22 @@ async def test_a_stray_cancellation_beside_an_error_leaves_as_it_was_raised() ->
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+async def test_an_exit_leaves_as_it_was_raised_and_nothing_is_lost(
+    kind: type[BaseException],
+) -> None:
+    error, events = kind(), Events()
+    hooks = tr.ToolRunnerHooks(before_llm_call=raises(error))
+    agent = agent_of("done", hooks=hooks, observers=[events])
+
+    with pytest.raises(kind) as caught:
+        await agent.generate("go")
+
+    assert caught.value is error
+    assert end_of(agent) is tr.EndReason.INTERRUPTED
+    assert events.suppressed == []
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 async def test_an_exit_in_a_group_leaves_bare_and_the_others_are_told(
     kind: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -231,6 +247,30 @@ async def test_the_callers_cancel_beats_an_error_that_came_instead_of_it(
     assert scope.cancelled_caught
     assert end_of(agent) is tr.EndReason.INTERRUPTED
     assert events.suppressed == [error]
+
+
+async def test_a_caller_that_shields_itself_meanwhile_sees_the_error_that_lost(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    parts = Parts(await tr.MemoryJournal(delay=2.0).open("s"))
+    error = ValueError("lost")
+
+    async with trio.open_nursery() as nursery:
+        with trio.CancelScope() as inner:
+
+            async def shield_it() -> None:
+                with trio.CancelScope(shield=True):
+                    await trio.sleep(1)
+                    inner.shield = True
+
+            nursery.start_soon(shield_it)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+            assert await parts.ending.stop(error) is error
+            inner.shield = False
+    # It was told all the same; nothing is lost.
+    assert parts.events.suppressed == [error]
+    assert parts.turn.end_reason is tr.EndReason.INTERRUPTED
 
 
 @pytest.mark.parametrize("listening", [True, False])
@@ -343,6 +383,19 @@ async def test_how_the_turn_ended_is_told_with_what_the_journal_could_not_do() -
     assert (last.number, last.end_reason) == (1, tr.EndReason.FAILED)
     assert last.commit_errors == (failure,)
     assert [event.error for event in parts.events.of(ev.CommitFailed)] == [failure]
+
+
+async def test_without_observers_what_the_journal_could_not_do_is_kept() -> None:
+    conversation = tr.Conversation()
+    turn = conversation.new_turn()
+    ending = Ending(turn, conversation, Commits(None), tr.LoopConfig(), Notices(()))
+    failure = tr.CommitFailedError("disk full")
+    ending.commit_failed(failure)
+    ending.interrupt(tr.EndReason.FAILED)
+    ending.tell()
+    last = ending.last_turn()
+    assert last is not None
+    assert last.commit_errors == (failure,)
 
 
 async def test_a_turn_without_history_says_so_whatever_its_end_did() -> None:

@@ -303,6 +303,105 @@ async def test_c5_leaving_from_another_task_waits_for_a_thread_that_outlives_gra
     assert runner.end_reason is tr.EndReason.INTERRUPTED
 
 
+async def test_c5_two_tasks_may_leave_while_a_third_iterates() -> None:
+    agent = agent_of(call("sleeps"), "done", tools=[tr.tool(trio.sleep_forever, name="sleeps")])
+    runner = agent.turn("go")
+    await runner.__aenter__()
+
+    async def iterate() -> None:
+        async for _ in runner:
+            pass
+
+    async def leave() -> None:
+        await runner.__aexit__(None, None, None)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(iterate)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(leave)
+        nursery.start_soon(leave)
+    assert statuses(agent) == [Status.INTERRUPTED]
+    assert not agent.conversation.is_busy
+
+
+@pytest.mark.parametrize("where", ["hook", "tool"])
+async def test_a_turns_own_hook_or_tool_cannot_leave_its_block(where: str) -> None:
+    async def leaves(*_: Any) -> None:
+        with pytest.raises(tr.UsageError, match="cancel a scope around the turn instead"):
+            await runner.__aexit__(None, None, None)
+
+    async def tool() -> None:
+        if where == "tool":
+            await leaves()
+
+    hooks = tr.ToolRunnerHooks(before_llm_call=leaves) if where == "hook" else None
+    agent = agent_of(call("tool"), "done", tools=[tool], hooks=hooks)
+    async with agent.turn("go") as runner:
+        assert (await runner.until_done()).text == "done"
+
+
+# --- stores that fail in foreign words (C2, C3) ---------------------------------
+
+
+@pytest.mark.parametrize("failing", range(7))
+async def test_c2_an_append_that_is_cancelled_by_a_foreign_loop_loses_no_record(
+    failing: int,
+) -> None:
+    journal = tr.MemoryJournal()
+    agent = agent_of(call("works"), "done", tools=[works], journal=journal, session="s")
+    async with agent:
+        session: Any = journal._writers["s"]
+        append, count = session.append, iter(range(100))
+
+        def fails(batch: Any) -> Any:
+            if next(count) == failing:
+                raise asyncio.CancelledError("store")
+            return append(batch)
+
+        session.append = fails  # the first append of the session is done by now
+        assert (await agent.generate("go")).text == "done"
+    assert tr.fold(journal.stored("s")).history.snapshot() == agent.history
+
+
+@pytest.mark.parametrize("fault", [None, OSError("wait"), asyncio.CancelledError()])
+async def test_c3_a_ticket_that_cannot_wait_is_looked_at_again(
+    fault: BaseException | None, autojump_clock: trio.testing.MockClock
+) -> None:
+    class Hasty:
+        """A ticket that does not wait."""
+
+        def __init__(self, ticket: tr.CommitTicket) -> None:
+            self.ticket = ticket
+
+        done = property(lambda self: self.ticket.done)
+        error = property(lambda self: self.ticket.error)
+
+        async def wait(self) -> None:
+            await trio.lowlevel.checkpoint()
+            if fault is not None:
+                raise fault
+
+    journal = tr.MemoryJournal(1.0)
+    agent = agent_of(call("works"), "done", tools=[works], journal=journal, session="s")
+    async with agent:
+        session: Any = journal._writers["s"]
+        append = session.append
+
+        def hasty(batch: Any) -> Any:
+            return Hasty(append(batch))
+
+        session.append = hasty
+        assert (await agent.generate("go")).text == "done"
+        assert journal.statistics().open_tickets == 0
+        last = agent.last_turn
+        assert last is not None
+        assert last.commit_errors == ()
+
+
+async def works() -> str:
+    return "ok"
+
+
 # --- named limiters and tasks that outlive a call (F22) --------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Awaitable
 from typing import Any, cast
 
 import attrs
@@ -21,7 +22,12 @@ async def plain(runner: tr.ToolRunner, message: tr.Message) -> None: ...
 def sync(runner: tr.ToolRunner, message: tr.Message) -> None: ...
 
 
-class Callable_:
+def gives_an_awaitable(runner: tr.ToolRunner, message: tr.Message) -> Awaitable[None]:
+    """It could be awaited, but nobody can see that before it is called."""
+    return plain(runner, message)
+
+
+class AsyncCallable:
     """An object with an async ``__call__``."""
 
     async def __call__(self, runner: tr.ToolRunner, message: tr.Message) -> None: ...
@@ -62,11 +68,11 @@ def test_the_five_points_are_in_the_order_of_a_step() -> None:
     [
         None,
         plain,
-        Callable_(),
-        Callable_().method,
+        AsyncCallable(),
+        AsyncCallable().method,
         functools.partial(with_more, 1),
         functools.partial(functools.partial(with_more), 1),
-        functools.partial(Callable_()),
+        functools.partial(AsyncCallable()),
     ],
 )
 @pytest.mark.parametrize("point", POINTS)
@@ -78,16 +84,16 @@ def test_async_functions_of_any_make_are_hooks(point: str, hook: Any) -> None:
     "hook",
     [
         sync,
-        Callable_,  # the class: calling it gives an object, which cannot be awaited
-        Callable_().sync_method,
+        AsyncCallable,  # the class: calling it gives an object, which cannot be awaited
+        AsyncCallable().sync_method,
         functools.partial(sync),
-        plain,
+        gives_an_awaitable,
         3,
         "before_llm_call",
     ],
 )
 def test_what_cannot_be_awaited_is_refused_when_the_hooks_are_made(hook: Any) -> None:
-    with pytest.raises(TypeError, match="after_llm_call is .*; expected an async function"):
+    with pytest.raises(TypeError, match=r"after_llm_call is .*; expected an async function"):
         tr.ToolRunnerHooks(after_llm_call=hook)
 
 

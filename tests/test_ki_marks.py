@@ -464,7 +464,7 @@ GOOD: list[tuple[Rule, str]] = [
         unmarked_roots,
         (
             "class C:\n  @trio.lowlevel.enable_ki_protection\n  async def f(self): ...\n"
-            "  def g(self, n):\n    link = partial(self.f, 1)\n    run(n.start_soon, link, name='f')"
+            "  def g(self, n):\n    link = partial(self.f, 1)\n    run(n.start_soon, link, name=1)"
         ),
     ),
     (unmarked_roots, "async def f(): ...\nspawn_system_task(f)\ntoken.run_sync_soon(f)"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
+import threading
 
 import pytest
 import trio
@@ -12,6 +14,7 @@ import trio.testing
 import trio_runner as tr
 import trio_runner.events as ev
 from trio_runner._shell.notices import Notices
+from trio_runner.testing import ScriptedModel, call
 
 
 class Events:
@@ -60,6 +63,18 @@ def test_an_observer_that_raises_is_logged_and_the_next_one_is_told(
     assert "the turn goes on" in caplog.text
 
 
+def test_a_cancellation_that_an_observer_raises_by_itself_is_its_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bad, good = Events(asyncio.CancelledError()), Events()
+    notices = Notices([bad, good])
+
+    notices.tell(ev.Committed)
+
+    assert (len(good.all), notices.errors) == (1, 1)
+    assert "the turn goes on" in caplog.text
+
+
 def test_what_is_no_exception_leaves_an_observer() -> None:
     notices = Notices([Events(KeyboardInterrupt())])
     with pytest.raises(KeyboardInterrupt):
@@ -86,43 +101,31 @@ def test_an_error_that_loses_goes_to_the_log_and_to_whoever_listens(
 
 async def test_from_a_thread_it_is_told_soon_in_trios_thread_and_in_order() -> None:
     events = Events()
-    notices = Notices([events])
-    notices.begin(3)
-    told = trio.testing.Sequencer()
-    home = trio.lowlevel.current_task()
-    tasks: list[trio.lowlevel.Task] = []
+    threads: list[int] = []
 
     class Where:
         def on_event(self, event: ev.Event) -> None:
-            # run_sync_soon's task: not ours, but in the run.
-            tasks.append(trio.lowlevel.current_task())
+            threads.append(threading.get_ident())
 
-    notices_too = Notices([Where()])
-    notices_too.begin(3)
+    notices = Notices([events, Where()])
+    notices.begin(3)
 
     def work() -> None:
         for number in range(3):
             notices.tell_from_anywhere(ev.TextDelta, number, text="x")
-        assert events.all == []  # soon, not now
-        notices_too.tell_from_anywhere(ev.Committed)
 
-    async with told(0):
-        with trio.testing.assert_checkpoints():
-            await trio.to_thread.run_sync(_blocking_the_loop, work)
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()  # holds the loop up, so that nothing can be told meanwhile
+    assert events.all == []
+    await trio.testing.wait_all_tasks_blocked()
     notices.tell_from_anywhere(ev.Committed)  # from trio's thread: now
 
-    assert [type(event).__name__ for event in events.all] == ["TextDelta"] * 3 + ["Committed"]
-    assert [event.turn for event in events.all] == [3] * 4
-    assert events.numbers == [0, 1, 2, 3]
-    assert len(tasks) == 1
-    assert tasks[0] is not home
-
-
-def _blocking_the_loop(fn: object) -> None:
-    """Run ``fn`` in this thread while the loop's thread waits for it: nothing is told meanwhile."""
-    assert callable(fn)
-    trio.from_thread.run_sync(lambda: None)
-    fn()
+    assert events.all == [
+        *[ev.TextDelta(number, 3, number, "x") for number in range(3)],
+        ev.Committed(3, 3),
+    ]
+    assert set(threads) == {threading.get_ident()}
 
 
 def test_before_a_turn_begins_any_thread_tells_at_once() -> None:
@@ -154,8 +157,6 @@ def test_a_notices_of_another_run_tells_its_own_thread() -> None:
 
 
 async def test_events_of_one_turn_have_growing_numbers_whoever_causes_them() -> None:
-    from trio_runner.testing import ScriptedModel, call
-
     events = Events()
 
     def threaded(context: tr.ToolContext) -> str:

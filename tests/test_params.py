@@ -19,6 +19,11 @@ SECONDS = ["tool_timeout", "turn_timeout"]
 FLAGS = ["use_history", "parallel_tool_calls"]
 
 
+def params_of(**options: Any) -> tr.RequestParams:
+    """Params with settings of any type, as a program without types may give them."""
+    return tr.RequestParams(**options)
+
+
 # --- layers ---------------------------------------------------------------------
 
 
@@ -62,7 +67,7 @@ def test_layers_may_be_laid_in_any_grouping(
     top, middle, bottom = (tr.RequestParams(**each) for each in (a, b, c))
     layered = top.over(middle).over(bottom)
     assert layered == top.over(middle.over(bottom))
-    assert layered == tr.RequestParams(**{**c, **b, **a})
+    assert layered == params_of(**{**c, **b, **a})
 
 
 # --- what is refused ------------------------------------------------------------
@@ -72,13 +77,13 @@ def test_layers_may_be_laid_in_any_grouping(
 @pytest.mark.parametrize("bad", [1.0, "1", [1], math.nan])
 def test_a_count_is_a_whole_number(name: str, bad: Any) -> None:
     with pytest.raises(TypeError, match=f"{name} is .*; expected a whole number"):
-        tr.RequestParams(**{name: bad})
+        params_of(**{name: bad})
 
 
 @pytest.mark.parametrize("name", ["max_iterations", "max_parallel_tools", "max_result_bytes"])
 def test_a_bool_is_no_count(name: str) -> None:
     with pytest.raises(ValueError, match="expected a whole number"):
-        tr.RequestParams(**{name: True})
+        params_of(**{name: True})
 
 
 @pytest.mark.parametrize(
@@ -86,9 +91,9 @@ def test_a_bool_is_no_count(name: str) -> None:
     [("max_iterations", 0), ("max_parallel_tools", 1), ("max_result_bytes", 1024)],
 )
 def test_a_count_has_a_least_value(name: str, least: int) -> None:
-    assert getattr(tr.RequestParams(**{name: least}), name) == least
+    assert getattr(params_of(**{name: least}), name) == least
     with pytest.raises(ValueError, match=f"{name} is {least - 1}; expected at least {least}"):
-        tr.RequestParams(**{name: least - 1})
+        params_of(**{name: least - 1})
 
 
 def test_only_where_there_may_be_no_limit_none_is_one() -> None:
@@ -102,22 +107,22 @@ def test_only_where_there_may_be_no_limit_none_is_one() -> None:
 @pytest.mark.parametrize("name", FLAGS)
 @pytest.mark.parametrize("bad", [0, 1, "yes"])
 def test_a_flag_is_true_or_false(name: str, bad: Any) -> None:
-    assert getattr(tr.RequestParams(**{name: False}), name) is False
+    assert getattr(params_of(**{name: False}), name) is False
     with pytest.raises(TypeError, match=f"{name} is .*; expected True or False"):
-        tr.RequestParams(**{name: bad})
+        params_of(**{name: bad})
 
 
 @pytest.mark.parametrize("name", SECONDS)
 @pytest.mark.parametrize("good", [None, 0, 0.0, 3, 2.5, sys.float_info.max])
 def test_seconds_are_finite_and_not_negative(name: str, good: Any) -> None:
-    assert getattr(tr.RequestParams(**{name: good}), name) == good
+    assert getattr(params_of(**{name: good}), name) == good
 
 
 @pytest.mark.parametrize("bad", [-1, -0.5, math.inf, -math.inf, math.nan, 10**400])
 def test_a_number_that_is_no_time_is_refused(bad: float) -> None:
     for name in SECONDS:
         with pytest.raises(ValueError, match=f"{name} is .*; expected a finite number of seconds"):
-            tr.RequestParams(**{name: bad})
+            params_of(**{name: bad})
     with pytest.raises(ValueError, match="grace is"):
         check_seconds("grace", bad)
 

@@ -167,6 +167,76 @@ async def test_behind_the_block_a_nested_call_is_one_of_the_outer_call_again(
         assert borrowed(a, b) == [0, 1]
 
 
+# --- calls that are over --------------------------------------------------------
+
+
+async def test_a_task_that_outlives_its_call_has_nothing_of_it_to_lend(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    outer, other = trio.CapacityLimiter(1), trio.CapacityLimiter(1)
+    seen: list[list[int]] = []
+
+    async def late() -> None:
+        await trio.sleep(1)
+        async with Slot(other):
+            seen.append(borrowed(outer, other))
+        seen.append(borrowed(outer, other))
+
+    async with trio.open_nursery() as nursery, Slot(outer):
+        nursery.start_soon(late)
+    assert seen == [[0, 1], [0, 0]]
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_a_nested_call_that_outlives_the_outer_one_brings_no_slot_back(
+    waits: bool, autojump_clock: trio.testing.MockClock
+) -> None:
+    # With ``waits`` it is through first and waits for the slot, which a stranger has.
+    outer, other = trio.CapacityLimiter(1), trio.CapacityLimiter(1)
+
+    async def stranger() -> None:
+        await trio.sleep(0.5)
+        async with Slot(outer):
+            await trio.sleep(9.5)
+
+    async def nested() -> None:
+        async with Slot(other):
+            await trio.sleep(1 if waits else 5)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stranger)
+        async with Slot(outer):
+            nursery.start_soon(nested)
+            await trio.sleep(3)
+    assert borrowed(outer, other) == [0, 0]
+    assert outer.statistics().tasks_waiting == 0
+
+
+async def test_two_nested_calls_that_end_while_the_slot_is_awaited_take_it_once(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    outer, other = trio.CapacityLimiter(1), trio.CapacityLimiter(2)
+
+    async def stranger() -> None:
+        await trio.sleep(0.5)
+        async with Slot(outer):
+            await trio.sleep(9.5)
+
+    async def nested(starts: float) -> None:
+        await trio.sleep(starts)
+        async with Slot(other):
+            await trio.sleep(1)
+
+    async with trio.open_nursery() as strangers:
+        strangers.start_soon(stranger)
+        async with Slot(outer):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(nested, 0)
+                nursery.start_soon(nested, 2)
+            assert borrowed(outer, other) == [1, 0]
+    assert borrowed(outer, other) == [0, 0]
+
+
 # --- giving up ------------------------------------------------------------------
 
 

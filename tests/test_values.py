@@ -1,4 +1,4 @@
-"""The values of a conversation: what may be written as content, and what they read of themselves."""
+"""The values of a conversation: what may be written as content, and what they tell."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_usage_is_summed_field_by_field() -> None:
     ids=lambda value: type(value).__name__,
 )
 def test_values_are_frozen(value: Any) -> None:
-    first = attrs.fields(type(value))[0].name
+    first = attrs.fields(value.__class__)[0].name
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         setattr(value, first, "edited")
 

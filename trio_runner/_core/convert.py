@@ -150,6 +150,26 @@ def _is_content(items: Sequence[object]) -> bool:
     return has_block
 
 
+def is_short_text(result: v.ToolResult, max_bytes: int) -> bool:
+    """Whether a result is one plain text of at most ``max_bytes``.
+
+    Neither converting such a result nor capping it would change anything.
+    """
+    content = result.content
+    if len(content) != 1 or result.structured_content is not None or result.meta:
+        return False
+    block = content[0]
+    if type(block) is not v.TextContent or block.annotations is not None or block.meta is not None:
+        return False
+    text = block.text
+    return (
+        type(text) is str
+        and text.isascii()  # so that its characters are its bytes
+        and 0 < len(text) <= max_bytes
+        and not text.isspace()
+    )
+
+
 def _says_nothing(content: tuple[v.ContentBlock, ...]) -> bool:
     for block in content:
         if type(block) is not v.TextContent or not (not block.text or block.text.isspace()):

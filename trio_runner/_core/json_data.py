@@ -23,9 +23,6 @@ MAX_DEPTH: Final = 100
 # digits; 13,000 bits are a little over 3,900.
 _MAX_INT_BITS: Final = 13_000
 
-#: What plain JSON is nested in.
-_CONTAINERS: Final = (dict, list)
-
 _EXPECTED: Final = "expected text, a finite number, true, false, null, a list or an object"
 
 
@@ -194,12 +191,32 @@ def copy_json(value: object) -> Any:
     if kind is dict:
         result: dict[str, Any] = plain.copy()
         for key, item in result.items():
-            if type(item) in _CONTAINERS:
+            inner = type(item)
+            if inner is dict or inner is list:
                 result[key] = copy_json(item)
         return result
     if kind is list:
         return [copy_json(item) for item in plain]
     return value
+
+
+def copy_if_plain(value: dict[str, Any]) -> dict[str, Any] | None:
+    """A deep copy of a dict that is plain JSON; None when it is not."""
+    # In one walk where all is short text and whole numbers: most arguments are.
+    for key, item in value.items():
+        if not (type(key) is str and key.isascii()):
+            break
+        kind = type(item)
+        if not (
+            (kind is str and item.isascii())
+            or (kind is int and item.bit_length() <= _MAX_INT_BITS)
+            or kind is bool
+            or item is None
+        ):
+            break
+    else:
+        return value.copy()
+    return copy_json(value) if is_plain_json(value) else None
 
 
 def is_plain_json(value: object, *, max_depth: int = MAX_DEPTH) -> bool:

@@ -230,15 +230,17 @@ def _normal_calls(
     if not calls:
         return ()
     ids = _unique_ids(calls, used_ids)
-    legal = _LEGAL_WORD.fullmatch
+    #: Names that are legal: a large batch asks for a few tools many times.
+    legal: set[str] = set()
     result: list[v.ToolCall] = []
     for call, call_id in zip(calls, ids, strict=True):
         arguments, problem = normal_arguments(call.arguments)
         if call.arguments_error is not None:
             problem = error_text(call.arguments_error)
         name = call.name
-        if type(name) is not str or not legal(name):
+        if type(name) is not str or name not in legal:
             name = legal_name(name)
+            legal.add(name)
         result.append(v.ToolCall(call_id, name, arguments, problem))
     return tuple(result)
 
@@ -317,9 +319,10 @@ def normal_arguments(given: object) -> tuple[v.JSONObject, str | None]:
     None, ``""``, blank text and ``{}`` mean no arguments. A JSON object in text is
     decoded, one that was encoded twice is decoded twice; texts inside it stay texts.
     """
-    kind = type(given)
-    if kind is dict and json_data.is_plain_json(given):  # nearly always, so it comes first
-        return json_data.copy_json(given), None
+    if type(given) is dict:  # nearly always, so it comes first
+        copied = json_data.copy_if_plain(cast("dict[str, Any]", given))
+        if copied is not None:
+            return copied, None
     match given:
         case dict() | Mapping():
             whole = cast("object", given)

@@ -142,16 +142,17 @@ def plan_tool_calls(
             table = tools
         case _:
             table = ToolTable(tools)
-    return tuple([_plan(position, call, table) for position, call in enumerate(asked)])
-
-
-def _plan(position: int, call: v.ToolCall, table: ToolTable[ToolT]) -> PlannedToolCall[ToolT]:
-    tool = table.resolve(call.name)
-    if tool is None:
-        return PlannedToolCall(position, call, None, _unavailable(call, table))
-    if call.arguments_error is not None:
-        return PlannedToolCall(position, call, tool, _invalid_arguments(call))
-    return PlannedToolCall(position, call, tool)
+    resolve = table.resolve
+    plan: list[PlannedToolCall[ToolT]] = []
+    for position, call in enumerate(asked):
+        tool = resolve(call.name)
+        refusal = None
+        if tool is None:
+            refusal = _unavailable(call, table)
+        elif call.arguments_error is not None:
+            refusal = _invalid_arguments(call)
+        plan.append(PlannedToolCall(position, call, tool, refusal))
+    return tuple(plan)
 
 
 def _unavailable(call: v.ToolCall, table: ToolTable[ToolT]) -> v.ToolResult:

@@ -311,8 +311,8 @@ class Turn:
         step = self._step
         if (
             step is None
-            or not step.is_open(position)
-            or result.call_id != step.reply.tool_calls[position].id
+            or step.positions.get(result.call_id) != position
+            or step.results[position] is not None
         ):
             self._illegal("tool_finished")
         step.results[position] = result

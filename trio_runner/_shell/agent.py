@@ -22,7 +22,7 @@ from trio_runner._shell.batch import Batch, BatchServices
 from trio_runner._shell.commits import Commits
 from trio_runner._shell.conversation import Conversation, LastTurn
 from trio_runner._shell.hooks import ToolRunnerHooks
-from trio_runner._shell.ki import call_unprotected
+from trio_runner._shell.ki import call_pair_unprotected, call_unprotected
 from trio_runner._shell.loop_agent import Durability, LoopConfig, Planned
 from trio_runner._shell.notices import Notices
 from trio_runner._shell.owner import Owner
@@ -160,7 +160,7 @@ class ToolAgent:
         assert tool is not None
         # A dict: what the context holds is this call's own copy.
         arguments: Any = context.arguments
-        value = await call_unprotected(tool.call, arguments, context)
+        value = await call_pair_unprotected(tool.call, arguments, context)
         return result_from_value(
             value,
             call_id=planned.call.id,

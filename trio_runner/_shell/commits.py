@@ -19,11 +19,13 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import attrs
 import trio
 
 import trio_runner._core.records as r
+import trio_runner._shell.leaving as leaving
 from trio_runner._core.errors import CommitFailedError, CommitUnknownError, JournalError
 from trio_runner.abc import CommitTicket, JournalSession
 
@@ -37,6 +39,16 @@ class Commit:
     number: int
     ticket: CommitTicket
     records: Sequence[r.Record]
+
+
+#: Seconds between two looks at a ticket whose ``wait`` failed or came back too early.
+_LOOK_AGAIN: Final = 0.1
+
+
+def _is_of_the_store(error: BaseException) -> bool:
+    """Whether a store failed, rather than somebody cancelling or ending the program."""
+    foreign = leaving.is_cancellation(error) and not isinstance(error, trio.Cancelled)
+    return isinstance(error, Exception) or foreign
 
 
 def _nobody(_: JournalError) -> None:
@@ -82,8 +94,10 @@ class Commits:
             batch = [*self._missed, *records]
         try:
             ticket = session.append(batch)
-        except Exception as error:  # noqa: BLE001  a store may fail in any way: it is reported
+        except BaseException as error:
             self._missed = list(batch)
+            if not _is_of_the_store(error):
+                raise
             what = f"the journal refused {len(batch)} records: {error!r}"
             self._failed(CommitFailedError(what), error)
             return None
@@ -170,13 +184,14 @@ class Commits:
             head = self._open[0]
             try:
                 await head.ticket.wait()
-            except Exception as error:  # noqa: BLE001  a store may fail in any way: it is reported
-                self._lost(head, f"waiting for a commit failed: {error!r}", error)
-                return
-            if not head.ticket.done:
-                self._lost(head, "a ticket's wait() returned before its commit was done", None)
-                return
+            except BaseException as error:
+                if not _is_of_the_store(error):
+                    raise
+                _log.warning("waiting for a commit failed: %r", error)
             self._collect()
+            if self._open and self._open[0] is head:
+                # A store that cannot wait may still commit: look again, within the bound.
+                await trio.sleep(_LOOK_AGAIN)
 
     def give_up(self, waited: float) -> None:
         """Stop waiting for what is open, and report it once."""
@@ -212,7 +227,7 @@ class Commits:
                     error,
                 )
 
-    def _failed(self, failure: JournalError, cause: Exception | None) -> None:
+    def _failed(self, failure: JournalError, cause: BaseException | None) -> None:
         failure.__cause__ = cause
         self._failure = failure
         _log.warning("%s", failure)

@@ -22,6 +22,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import trio
 
+A = TypeVar("A")
+B = TypeVar("B")
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -32,6 +34,12 @@ async def call_unprotected(
 ) -> T:
     """Await user code with KeyboardInterrupt allowed; has the checkpoints of ``async_fn``."""
     return await async_fn(*args, **kwargs)
+
+
+@trio.lowlevel.disable_ki_protection
+async def call_pair_unprotected(async_fn: Callable[[A, B], Awaitable[T]], first: A, second: B) -> T:
+    """`call_unprotected` for two arguments; quicker, and each tool call comes here twice."""
+    return await async_fn(first, second)
 
 
 @trio.lowlevel.disable_ki_protection

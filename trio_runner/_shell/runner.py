@@ -98,6 +98,8 @@ class ToolRunner:
         self._scope: trio.CancelScope | None = None
         #: Set when that ``__anext__`` is through; made by who waits for it.
         self._idle: trio.Event | None = None
+        #: The task that is in ``__anext__``.
+        self._stepper: trio.lowlevel.Task | None = None
         self._left = False
 
     # --- what the turn is -------------------------------------------------------
@@ -281,15 +283,14 @@ class ToolRunner:
         ``grace`` seconds from the turn's first interrupt on.
         """
         ending = self._begun("leave").ending
+        if self._stepper is not None and _descends_from(self._stepper):
+            raise UsageError(
+                "a hook or tool of a turn cannot leave the turn's block, which waits for it; "
+                "cancel a scope around the turn instead"
+            )
         self._left = True
         try:
-            if self._scope is not None:
-                # Another task is in __anext__: stop it, and wait for it as a nursery
-                # would, since a tool's cleanup is the tool's.
-                self._scope.cancel()
-                self._idle = idle = trio.Event()
-                while not idle.is_set():
-                    await ending.finish(idle.wait, exc, deadline=trio.current_time() + 1)
+            exit_error = await self._stop_other_task(ending, exc)
             ending.interrupt(v.EndReason.INTERRUPTED)
             if not leaving.is_closing(exc):
                 await ending.finish_commits(exc)
@@ -297,8 +298,31 @@ class ToolRunner:
             ending.tell()
             self._conversation.release(self)
             self._conversation.commits.end_turn()
+        if exit_error is not None:
+            raise exit_error
         if exc is None:
             await trio.lowlevel.checkpoint_if_cancelled()
+
+    async def _stop_other_task(
+        self, ending: Ending, exc: BaseException | None
+    ) -> BaseException | None:
+        """Stop a task that is in ``__anext__``, and wait for it as a nursery would.
+
+        A tool's cleanup is the tool's, so there is no bound; a Ctrl-C meanwhile
+        is returned, to be raised when nothing runs any more.
+        """
+        exit_error = None
+        if self._scope is not None:
+            self._scope.cancel()
+            if self._idle is None:
+                self._idle = trio.Event()
+            idle = self._idle
+            while not idle.is_set():
+                try:
+                    await ending.finish(idle.wait, exc, deadline=trio.current_time() + 1)
+                except leaving.EXITS as error:
+                    exit_error = error
+        return exit_error
 
     def __aiter__(self) -> Self:
         return self
@@ -326,6 +350,7 @@ class ToolRunner:
             raise StopAsyncIteration
         message = None
         self._scope = scope = trio.CancelScope(deadline=steps.deadline)
+        self._stepper = trio.lowlevel.current_task()
         try:
             with scope:
                 message = await steps.step()
@@ -340,7 +365,7 @@ class ToolRunner:
                 raise
             raise leaves from leaves.__cause__
         finally:
-            self._scope = None
+            self._scope = self._stepper = None
             if self._idle is not None:
                 self._idle.set()
         return message
@@ -436,3 +461,11 @@ def _as_input(messages: Input) -> tuple[tuple[v.Message, ...], tuple[v.ToolResul
             raise ValueError("the input is blank; expected text or another content block")
         plain.append(attrs.evolve(message, tool_results=()) if answers else message)
     return tuple(plain), tuple(results)
+
+
+def _descends_from(ancestor: trio.lowlevel.Task) -> bool:
+    """Whether the current task is ``ancestor``, or was started below it."""
+    task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
+    while task is not None and task is not ancestor:
+        task = task.parent_nursery.parent_task if task.parent_nursery is not None else None
+    return task is not None
