@@ -113,7 +113,7 @@ async def test_kC1_an_after_hook_that_raises_on_the_third_batch_loses_nothing() 
     seen: list[int] = []
 
     async def hook(runner: tr.ToolRunner, message: tr.Message) -> None:
-        seen.append(len(message.tool_calls))
+        seen.append(len(message.tool_results))
         if len(seen) == 3:
             raise LookupError("the hook")
 

@@ -58,6 +58,7 @@ def same_when_opened(conversation: Conversation, stored: Sequence[r.Record]) -> 
         assert (mine.number, mine.phase) == (theirs.number, theirs.phase)
         assert mine.end_reason is theirs.end_reason
         assert (mine.reply, mine.open_positions) == (theirs.reply, theirs.open_positions)
+        assert mine.started_positions == theirs.started_positions
     return state.history.view() == conversation.history.view()
 
 
@@ -485,7 +486,9 @@ def stored_session() -> list[r.Record]:
     ]
 
 
-async def test_a_session_that_a_crash_cut_is_answered_from_its_records() -> None:
+async def test_a_session_that_a_crash_cut_is_answered_from_its_records(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     journal = tr.MemoryJournal()
     session = await session_of(journal)
     session.append(stored_session())
@@ -496,6 +499,7 @@ async def test_a_session_that_a_crash_cut_is_answered_from_its_records() -> None
     assert shapes(conversation) == ["one", "done", "two"]
     assert (conversation.turns, conversation.newest) == (2, conversation.turn)
     assert len(journal.stored("s")) == len(stored_session())  # opening writes nothing
+    assert caplog.records == []  # and there is nothing to warn of
     made = conversation.heal()
     assert {each.call_id: each.status.value for each in made} == {
         "b": "unknown_after_crash", "c": "not_started",

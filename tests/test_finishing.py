@@ -160,17 +160,22 @@ def test_an_error_of_the_work_leaves_as_it_was_raised(error: BaseException, stri
     trio.run(main, strict_exception_groups=strict)
 
 
-async def test_a_group_that_the_work_raises_keeps_its_layer() -> None:
+@pytest.mark.filterwarnings("ignore::trio.TrioDeprecationWarning")
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_group_that_the_work_raises_keeps_its_layer(strict: bool) -> None:
     leaf = ValueError("bad")
 
     async def fails() -> None:
         raise ExceptionGroup("theirs", [leaf])
 
-    with pytest.raises(ExceptionGroup) as caught:
-        await finish(fails)
-    # The group may be a copy, which trio makes; its errors are the same.
-    assert caught.value.message == "theirs"
-    assert caught.value.exceptions == (leaf,)
+    async def main() -> None:
+        with pytest.raises(ExceptionGroup) as caught:
+            await finish(fails)
+        # The group may be a copy, which trio makes; its errors are the same.
+        assert caught.value.message == "theirs"
+        assert caught.value.exceptions == (leaf,)
+
+    trio.run(main, strict_exception_groups=strict)
 
 
 async def test_an_error_of_the_work_beats_the_deadline_that_caused_it(

@@ -32,7 +32,9 @@ ROOT = Path(__file__).parent.parent
 KI = "trio_runner/_shell/ki.py"
 MARK = "enable_ki_protection"
 UNMARK = "disable_ki_protection"
-TRAMPOLINES = frozenset({"call_unprotected", "call_sync_unprotected", "await_unprotected"})
+TRAMPOLINES = frozenset({
+    "call_unprotected", "call_pair_unprotected", "call_sync_unprotected", "await_unprotected",
+})  # fmt: skip
 HOOKS = frozenset({
     "before_llm_call", "after_llm_call", "before_tool_call", "after_tool_call",
     "after_turn_complete",

@@ -100,11 +100,11 @@ MUTANTS = [
             put(
                 """
             if running is None:
-                value = await call_unprotected(self._agent.call_tool, planned, context)
+                value = await call_pair_unprotected(self._agent.call_tool, planned, context)
 """,
                 """
             if running is None:
-                value = await call_unprotected(self._agent.call_tool, planned, context)
+                value = await call_pair_unprotected(self._agent.call_tool, planned, context)
                 await trio.lowlevel.checkpoint()
 """,
             ),
@@ -126,10 +126,12 @@ MUTANTS = [
             return steps.last
 """,
             ),
+            cut(f"        if exc is None:\n            {CHECK}"),
         ),
         "C",
         {"drive": "until_done"},
         steps("cancel"),
+        also=(("_shell/agent.py", *cut(f"        if exc is None:\n            {CHECK}")),),
     ),
     Mutant(
         "finished_results_are_overwritten_at_interrupt",

@@ -353,7 +353,7 @@ async def test_notes_of_several_hooks_keep_their_order() -> None:
     log: list[str] = []
 
     async def noting(runner: tr.ToolRunner, message: tr.Message) -> None:
-        if message.tool_calls:
+        if message.tool_calls or message.tool_results:
             runner.append_messages(f"note {len(log)}")
             log.append("")
 

@@ -14,8 +14,8 @@ that finished is kept, nothing is left running.
 # _cli/      the trio-runner command
 #
 # Imports point one way: _core <- abc <- _shell, _journal <- testing, _cli. This
-# file names everything that is public and holds nothing else. Adapters to MCP
-# and to other libraries are a package of their own, trio_runner_adapters.
+# file names what is public and holds nothing else. Adapters to MCP and to other
+# libraries are a package of their own, trio_runner_adapters.
 
 from trio_runner._core.errors import BusyError as BusyError
 from trio_runner._core.errors import CommitFailedError as CommitFailedError
@@ -42,6 +42,7 @@ from trio_runner._core.params import UNSET as UNSET
 from trio_runner._core.params import RequestParams as RequestParams
 from trio_runner._core.planning import PlannedToolCall as PlannedToolCall
 from trio_runner._core.planning import plan_tool_calls as plan_tool_calls
+from trio_runner._core.public import show_as_public
 from trio_runner._core.reconcile import HistoryRollbackState as HistoryRollbackState
 from trio_runner._core.reconcile import HistoryRollbackStatus as HistoryRollbackStatus
 from trio_runner._core.reconcile import (
@@ -73,9 +74,12 @@ from trio_runner._shell.hooks import ToolRunnerHooks as ToolRunnerHooks
 from trio_runner._shell.hooks import merge_hooks as merge_hooks
 from trio_runner._shell.ki import run as run
 from trio_runner._shell.leaving import TurnTimeoutError as TurnTimeoutError
+from trio_runner._shell.loop_agent import Durability as Durability
 from trio_runner._shell.loop_agent import LoopConfig as LoopConfig
+from trio_runner._shell.loop_agent import Planned as Planned
 from trio_runner._shell.loop_agent import ToolLoopAgent as ToolLoopAgent
 from trio_runner._shell.runner import ToolRunner as ToolRunner
+from trio_runner._shell.tools import ToolOptions as ToolOptions
 from trio_runner._shell.tools import tool as tool
 from trio_runner.abc import CommitTicket as CommitTicket
 from trio_runner.abc import DeltaSink as DeltaSink
@@ -87,3 +91,8 @@ from trio_runner.abc import Observer as Observer
 from trio_runner.abc import Tool as Tool
 from trio_runner.abc import ToolContext as ToolContext
 from trio_runner.abc import Toolset as Toolset
+
+__version__ = "0.1.0"
+
+show_as_public(__name__, globals())
+del show_as_public

@@ -15,3 +15,7 @@ from trio_runner._core.events import TextDelta as TextDelta
 from trio_runner._core.events import TurnEnded as TurnEnded
 from trio_runner._core.events import TurnInterrupted as TurnInterrupted
 from trio_runner._core.events import TurnStarted as TurnStarted
+from trio_runner._core.public import show_as_public
+
+show_as_public(__name__, globals())
+del show_as_public

@@ -1,5 +1,6 @@
 """The records of a session, as public names: what a journal keeps."""
 
+from trio_runner._core.public import show_as_public
 from trio_runner._core.records import HistoryReplaced as HistoryReplaced
 from trio_runner._core.records import InputAdded as InputAdded
 from trio_runner._core.records import ModelFinished as ModelFinished
@@ -9,3 +10,6 @@ from trio_runner._core.records import ToolFinished as ToolFinished
 from trio_runner._core.records import ToolStarted as ToolStarted
 from trio_runner._core.records import TurnEnded as TurnEnded
 from trio_runner._core.records import TurnStarted as TurnStarted
+
+show_as_public(__name__, globals())
+del show_as_public

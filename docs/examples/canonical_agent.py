@@ -29,7 +29,7 @@ class WeatherAgent(tr.ToolAgent):
             runner.append_messages("Answer in one sentence.")
 
     async def _show_tools(self, runner: tr.ToolRunner, message: tr.Message) -> None:
-        print("tools:", ", ".join(call.name for call in message.tool_calls))
+        print("tools:", ", ".join(result.name for result in message.tool_results))
 
 
 async def main() -> None:

@@ -61,16 +61,16 @@ def result_from_value(
         text = value if value.isascii() else safe_text(value)
         if not text or text.isspace():
             text = NO_OUTPUT
-        return v.ToolResult(call_id, name, text, None, _OK, duration)
+        return v.make_result(call_id, name, text, None, _OK, duration)
     if value is None:
-        return v.ToolResult(call_id, name, NO_OUTPUT, None, _OK, duration)
+        return v.make_result(call_id, name, NO_OUTPUT, None, _OK, duration)
     try:
         if type(value) is int and -_SHORT < value < _SHORT:
-            return v.ToolResult(call_id, name, str(value), value, _OK, duration)
+            return v.make_result(call_id, name, str(value), value, _OK, duration)
         kind = type(value)
         if kind is dict:
             data = Conversion().top(value)
-            return v.ToolResult(call_id, name, _json_text(data), data, _OK, duration)
+            return v.make_result(call_id, name, _json_text(data), data, _OK, duration)
         return _converted(value, call_id, name, duration)
     except Exception as problem:  # noqa: BLE001  the tool border: conversion runs the user's code
         return _unconvertible(value, problem, call_id, name, duration)

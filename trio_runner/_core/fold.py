@@ -47,6 +47,11 @@ class SessionState:
     turn: Turn | None = None
 
     @property
+    def messages(self) -> tuple[v.Message, ...]:
+        """The closed steps of all turns, as a tuple."""
+        return self.history.snapshot()
+
+    @property
     def turns(self) -> int:
         """How many turns there were."""
         return 0 if self.turn is None else self.turn.number

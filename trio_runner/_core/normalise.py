@@ -74,7 +74,7 @@ def normalise_reply(message: v.Message, used_ids: AbstractSet[str]) -> v.Message
     content = _safe_content(message.content)
     calls = _normal_calls(message.tool_calls, used_ids)
     stop_reason, unknown_reason = _normal_stop_reason(message.stop_reason, bool(calls))
-    meta = _plain_meta(message.meta)
+    meta = plain_meta(message.meta)
     if unknown_reason is not None:
         meta = {**meta, "stop_reason": unknown_reason}
     if not calls and not validity.has_content(content):
@@ -89,7 +89,7 @@ def normalise_reply(message: v.Message, used_ids: AbstractSet[str]) -> v.Message
     ):
         return message
     # ``template`` marks what stands in front of the history; a reply never does.
-    return v.Message("assistant", content, calls, (), stop_reason, message.usage, meta)
+    return v.make_message("assistant", content, calls, (), stop_reason, message.usage, meta)
 
 
 def _refuse_what_is_no_reply(message: object) -> None:
@@ -207,7 +207,7 @@ def _plain_or_none(value: object, *, as_tuple: bool) -> object:
     return plain if isinstance(plain, dict) else None
 
 
-def _plain_meta(meta: Mapping[str, Any]) -> Mapping[str, Any]:
+def plain_meta(meta: Mapping[str, Any]) -> Mapping[str, Any]:
     """``meta`` itself when it can be stored, else a plain copy that names what it lost."""
     if not meta or json_data.is_plain_json(meta):
         return meta
@@ -219,6 +219,16 @@ def _plain_meta(meta: Mapping[str, Any]) -> Mapping[str, Any]:
         except json_data.NotJSONError as error:
             plain[name] = f"(not stored: {error.reason})"
     return plain
+
+
+def with_plain_meta(message: v.Message) -> v.Message:
+    """``message`` itself when its ``meta`` can be stored, else with a copy that can."""
+    results = [result for result in message.tool_results if plain_meta(result.meta) is result.meta]
+    meta = plain_meta(message.meta)
+    if meta is message.meta and len(results) == len(message.tool_results):
+        return message
+    mended = [attrs.evolve(each, meta=plain_meta(each.meta)) for each in message.tool_results]
+    return attrs.evolve(message, meta=meta, tool_results=mended)
 
 
 # --- calls ----------------------------------------------------------------------
@@ -241,7 +251,7 @@ def _normal_calls(
         if type(name) is not str or name not in legal:
             name = legal_name(name)
             legal.add(name)
-        result.append(v.ToolCall(call_id, name, arguments, problem))
+        result.append(v.make_call(call_id, name, arguments, problem))
     return tuple(result)
 
 
@@ -320,7 +330,8 @@ def normal_arguments(given: object) -> tuple[v.JSONObject, str | None]:
     decoded, one that was encoded twice is decoded twice; texts inside it stay texts.
     """
     if type(given) is dict:  # nearly always, so it comes first
-        copied = json_data.copy_if_plain(cast("dict[str, Any]", given))
+        whole: Any = given
+        copied = json_data.copy_if_plain(whole)
         if copied is not None:
             return copied, None
     match given:

@@ -32,10 +32,12 @@ class OpenStep:
         """Whether there is a call at ``position``, and it has no result yet."""
         return 0 <= position < len(self.results) and self.results[position] is None
 
-    def messages(self) -> Iterator[v.Message]:
-        """The closed step as messages: the reply, its results, what calls attached."""
-        yield self.reply
+    def results_message(self) -> v.Message:
+        """The user message with the results, in the order of the request."""
         results = tuple([result for result in self.results if result is not None])
-        yield v.Message("user", (), (), results)
+        return v.make_message("user", (), (), results)
+
+    def all_attached(self) -> Iterator[v.Message]:
+        """What the calls attached, in the order of the request."""
         for position in sorted(self.attached):
             yield from self.attached[position]

@@ -15,6 +15,7 @@ import attrs
 import trio_runner._core.json_data as json_data
 import trio_runner._core.stand_ins as stand_ins
 import trio_runner._core.values as v
+from trio_runner._core.quick import quick
 
 #: Names of tools that a refusal lists, and characters shown of each.
 LISTED_NAMES: Final = 20
@@ -55,6 +56,9 @@ class PlannedToolCall(Generic[ToolT]):
     call: v.ToolCall
     tool: ToolT | None
     refusal: v.ToolResult | None = None
+
+
+make_plan: Final = quick(PlannedToolCall)
 
 
 class ToolTable(Generic[ToolT]):
@@ -151,7 +155,7 @@ def plan_tool_calls(
             refusal = _unavailable(call, table)
         elif call.arguments_error is not None:
             refusal = _invalid_arguments(call)
-        plan.append(PlannedToolCall(position, call, tool, refusal))
+        plan.append(make_plan(position, call, tool, refusal))
     return tuple(plan)
 
 

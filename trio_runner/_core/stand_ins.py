@@ -96,7 +96,8 @@ def call_withdrawn(call: v.ToolCall) -> v.ToolResult:
 
 def denied(call: v.ToolCall, reason: str) -> v.ToolResult:
     """The answer to a call that was refused."""
-    return _result(call, v.CallStatus.DENIED, f"Denied: {reason} {_NOT_RUN}")
+    end = "" if reason.rstrip().endswith((".", "!", "?")) else "."
+    return _result(call, v.CallStatus.DENIED, f"Denied: {reason.rstrip()}{end} {_NOT_RUN}")
 
 
 def limit_reached(call: v.ToolCall, max_iterations: int) -> v.ToolResult:

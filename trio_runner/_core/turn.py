@@ -129,6 +129,8 @@ class Turn:
         self._decided: v.EndReason | None = None
         #: The open step. Invariant: set only in AWAITING_TOOLS, and never without an open call.
         self._step: OpenStep | None = None
+        #: The newest message with results; None before the first.
+        self.results: v.Message | None = None
         #: Added while a step is open; goes behind its results.
         self._queued: list[v.Message] = []
         #: The turn's messages, closed steps only.
@@ -431,8 +433,10 @@ class Turn:
     def _close_step(self, step: OpenStep) -> None:
         queued, self._queued = self._queued, []
         self._step = None
-        for message in (*step.messages(), *queued):
-            self._append(message, from_model=message is step.reply)
+        self.results = step.results_message()
+        self._append(step.reply, from_model=True)
+        for message in (self.results, *step.all_attached(), *queued):
+            self._append(message)
 
     def _reserve_ids(self) -> None:
         """Keep the ids of `messages` unique too, where the history holds them no longer."""

@@ -18,6 +18,8 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 import attrs
 
+from trio_runner._core.quick import quick
+
 JSONValue: TypeAlias = "str | int | float | bool | list[JSONValue] | dict[str, JSONValue] | None"
 JSONObject: TypeAlias = dict[str, JSONValue]
 
@@ -85,6 +87,9 @@ class TextContent:
     meta: Mapping[str, Any] | None = None
 
 
+make_text: Final = quick(TextContent)
+
+
 @attrs.frozen
 class ImageContent:
     """An image; ``data`` is base64 text, as on the wire."""
@@ -148,26 +153,32 @@ def as_blocks(
       TypeError: for anything that is neither text nor content blocks.
     """
     if type(content) is str:  # nearly every result and reply
-        return (TextContent(content),)
-    kind = type(content)
-    if kind is tuple and not content:
-        return ()
-    match content:
-        case None:
-            return ()
-        case str():
-            return (TextContent(content),)
-        case TextContent() | ImageContent() | AudioContent() | ResourceLink() | EmbeddedResource():
-            return (content,)
-        case _:
-            blocks = tuple(content)
-            for block in blocks:
-                if type(block) not in CONTENT_BLOCK_TYPES:
-                    raise TypeError(
-                        f"content holds a {type(block).__name__}; expected text or content blocks "
-                        "(TextContent, ImageContent, AudioContent, ResourceLink, EmbeddedResource)"
-                    )
-            return blocks
+        return (make_text(content),)
+    if type(content) is tuple:
+        blocks = content
+    else:
+        match content:
+            case None:
+                return ()
+            case str():
+                return (make_text(content),)
+            case (
+                TextContent()
+                | ImageContent()
+                | AudioContent()
+                | ResourceLink()
+                | EmbeddedResource()
+            ):
+                return (content,)
+            case _:
+                blocks = tuple(content)
+    for block in blocks:
+        if type(block) not in CONTENT_BLOCK_TYPES:
+            raise TypeError(
+                f"content holds a {type(block).__name__}; expected text or content blocks "
+                "(TextContent, ImageContent, AudioContent, ResourceLink, EmbeddedResource)"
+            )
+    return blocks
 
 
 # --- calls, results, messages ---------------------------------------------------
@@ -190,6 +201,9 @@ class ToolCall:
     name: str
     arguments: JSONObject = attrs.field(factory=empty_object)
     arguments_error: str | None = None
+
+
+make_call: Final = quick(ToolCall)
 
 
 @attrs.frozen
@@ -220,6 +234,9 @@ class ToolResult:
     def text(self) -> str:
         """The text blocks, joined by newlines."""
         return _text_of(self.content)
+
+
+make_result: Final = quick(ToolResult)
 
 
 # Functions rather than ``tuple[ToolCall, ...]``, which takes ten times as long to call.
@@ -319,6 +336,9 @@ class Message:
     def text(self) -> str:
         """The text blocks, joined by newlines."""
         return _text_of(self.content)
+
+
+make_message: Final = quick(Message)
 
 
 def _text_of(content: tuple[ContentBlock, ...]) -> str:

@@ -93,8 +93,12 @@ class ToolAgent:
     ) -> None:
         if (journal is None) != (session is None):
             raise ValueError("journal and session belong together; give both or neither")
-        if not callable(getattr(model, "reply", None)):
-            raise TypeError(f"model is {model!r}; expected an object with 'async def reply'")
+        _expect(model, "model", "reply", "an object with 'async def reply'")
+        if journal is not None:
+            _expect(journal, "journal", "open", "an object with 'async def open'")
+        observers = tuple(observers)
+        for each in observers:
+            _expect(each, "an observer", "on_event", "an object with 'def on_event'")
         self.name = name
         self.model = model
         self.__journal = journal
@@ -104,7 +108,7 @@ class ToolAgent:
             instruction=instruction,
             params=params if params is not None else RequestParams(),
             hooks=hooks,
-            observers=tuple(observers),
+            observers=observers,
             grace=grace,
             commit_timeout=commit_timeout,
             durability=durability,
@@ -323,6 +327,7 @@ class ToolAgent:
         """Its own tools, without those of toolsets."""
         return self.__own_listed
 
+    @trio.lowlevel.enable_ki_protection
     def add_tool(self, tool: Tool | Callable[..., Any], *, replace: bool = False) -> Tool:
         """Add a tool; the model is told of it at its next call.
 
@@ -339,6 +344,7 @@ class ToolAgent:
         self.__own_listed = tuple(self.__own.values())
         return made
 
+    @trio.lowlevel.enable_ki_protection
     def remove_tool(self, name: str) -> Tool:
         """Take one of its own tools away.
 
@@ -422,15 +428,10 @@ class ToolAgent:
         owners, self.__owners = self.__owners, []
         session, self.__session = self.__session, None
         self.__is_open = False
-        deadline = self.__session_deadline()
-        self.__conversation.commits.send_missed()
-        self.__conversation.detach()
         for owner in owners:
             owner.ask_to_close()
         try:
-            if session is not None:
-                with trio.CancelScope(deadline=deadline):
-                    await session.aclose()
+            await self.__close_session(session)
         finally:
             try:
                 for owner in owners:
@@ -439,10 +440,22 @@ class ToolAgent:
                 for owner in owners:
                     owner.give_up()
 
-    def __session_deadline(self) -> float:
+    async def __close_session(self, session: JournalSession | None) -> None:
+        commits = self.__conversation.commits
+        self.__conversation.detach()
+        deadline = trio.current_time() + self.__config.grace
+        try:
+            deadline = self.__session_deadline(commits)
+            commits.send_missed()
+        finally:
+            if session is not None:
+                with trio.CancelScope(deadline=deadline):
+                    await session.aclose()
+
+    def __session_deadline(self, commits: Commits) -> float:
         """How long the session may take to close: no second grace after an interrupted turn."""
         now = trio.current_time()
-        if self.__conversation.commits.is_stalled:
+        if commits.is_stalled:
             return now
         shared = self.__conversation.grace_deadline
         return shared if shared > now else now + self.__config.grace
@@ -489,6 +502,11 @@ class ToolAgent:
             tools=None if tools is None else [as_tool(each) for each in tools],
             resume=resume,
         )
+
+
+def _expect(given: object, name: str, method: str, wanted: str) -> None:
+    if not callable(getattr(given, method, None)):
+        raise TypeError(f"{name} is {given!r}; expected {wanted}")
 
 
 def _report(error: BaseException) -> None:

@@ -32,7 +32,12 @@ import trio_runner._core.records as r
 import trio_runner._core.stand_ins as stand_ins
 import trio_runner._core.values as v
 import trio_runner._shell.leaving as leaving
-from trio_runner._core.convert import cap_result, describe_error, result_from_value
+from trio_runner._core.convert import (
+    cap_result,
+    describe_error,
+    is_short_text,
+    result_from_value,
+)
 from trio_runner._core.errors import (
     FatalToolError,
     InternalError,
@@ -46,7 +51,7 @@ from trio_runner._core.turn import Turn
 from trio_runner._shell.commits import Commit, Commits
 from trio_runner._shell.context import BatchContext, CallContext
 from trio_runner._shell.conversation import Conversation
-from trio_runner._shell.ki import call_unprotected
+from trio_runner._shell.ki import call_pair_unprotected
 from trio_runner._shell.loop_agent import Planned, ToolLoopAgent
 from trio_runner._shell.notices import Notices
 from trio_runner._shell.slots import Slot
@@ -299,11 +304,11 @@ class Batch:
             self._notices.tell(ev.CallStarted, self._step, call)
         try:
             if running is None:
-                value = await call_unprotected(self._agent.call_tool, planned, context)
+                value = await call_pair_unprotected(self._agent.call_tool, planned, context)
                 self._returned(planned, context, value)
             else:
                 with running.scope:
-                    value = await call_unprotected(self._agent.call_tool, planned, context)
+                    value = await call_pair_unprotected(self._agent.call_tool, planned, context)
                     self._returned(planned, context, value)
         except leaving.EXITS:
             raise
@@ -314,6 +319,7 @@ class Batch:
         else:
             if context.open:
                 self._stopped(planned, context, running)
+            return  # it has its result
         finally:
             if tool.threaded and context.open and not context.give_up():
                 turn.tool_started(position)
@@ -333,14 +339,17 @@ class Batch:
             and value.call_id == call.id
             and value.name == call.name
             and type(value.duration) is float
-            and _is_plain(value)
+            and (value.status is _OK or value.status not in _NEVER_RAN)
+            and is_short_text(value, self._params.max_result_bytes)
         ):
-            result = value  # as the agent made it
-        else:
-            result = result_from_value(
-                value, call_id=call.id, name=call.name, duration=context.duration
-            )
-        if result.status is not v.CallStatus.OK and result.status in _NEVER_RAN:
+            # As the agent made it, nearly always: nothing to convert and nothing to cut.
+            context.open = False
+            self._record(planned.position, value, context.attached)
+            return
+        result = result_from_value(
+            value, call_id=call.id, name=call.name, duration=context.duration
+        )
+        if result.status in _NEVER_RAN:
             # It did run: a status that says otherwise would not be true.
             result = attrs.evolve(result, status=v.CallStatus.ERROR)
         self._finished(planned, context, result)
@@ -412,6 +421,8 @@ class Batch:
             self._notices.tell(ev.CallFinished, step, result)
 
 
+_OK: Final = v.CallStatus.OK
+
 #: What a tool that ran cannot say of itself.
 _NEVER_RAN: Final = frozenset(
     {
@@ -427,22 +438,6 @@ def _tool(planned: Planned) -> Tool:
     tool = planned.tool
     assert tool is not None, "a planned call without a refusal has a tool"
     return tool
-
-
-def _is_plain(result: v.ToolResult) -> bool:
-    """Whether a result is one short safe text, so that converting it would change nothing."""
-    if len(result.content) != 1 or result.structured_content is not None or result.meta:
-        return False
-    block = result.content[0]
-    return (
-        type(block) is v.TextContent
-        and type(block.text) is str
-        and block.text.isascii()
-        and not block.text.isspace()
-        and block.text != ""
-        and block.annotations is None
-        and block.meta is None
-    )
 
 
 def _groups(waiting: Sequence[Planned], *, parallel: bool) -> Iterator[Sequence[Planned]]:

@@ -126,7 +126,7 @@ class CallContext:
         safe = [block for each in v.as_blocks(content) if (block := safe_block(each)) is not None]
         if self.open and has_content(safe):
             meta = {"attached_by": self._call.id}
-            self.attached = (*self.attached, v.Message.user(safe, meta=meta))
+            self.attached += (v.Message.user(safe, meta=meta),)
 
     def claim_start(self) -> bool:
         """Whether a threaded tool may begin now; says so exactly once."""

@@ -6,6 +6,7 @@ state, so that any object with a conversation can be driven (`ToolLoopAgent`).
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import math
@@ -27,6 +28,7 @@ from trio_runner._core.errors import (
 )
 from trio_runner._core.fold import fold
 from trio_runner._core.history import History
+from trio_runner._core.normalise import with_plain_meta
 from trio_runner._core.reconcile import HistoryRollbackState, reconcile_interrupted_history
 from trio_runner._core.turn import Phase, Turn
 from trio_runner._core.validity import history_problems, result_problems
@@ -331,10 +333,12 @@ class Conversation:
         self.require_idle("open a session")
         records = session.records
         state = fold(records)
-        if len(self.history) and records and name != self._name:
+        own = self.history.snapshot()
+        if own and records and name != self._name and own != state.history.templates():
             raise UsageError(
                 f"session {name!r} holds {len(state.history)} messages and the agent has "
-                f"{len(self.history)} of its own; give the history or the session, not both"
+                f"{len(own)} of its own; give the history or the session, not both (templates "
+                "that are those of the session may be given)"
             )
         if not records:
             if self._loaded is None:
@@ -349,6 +353,7 @@ class Conversation:
                 _log.warning("session %r is not what this agent had; the session wins", name)
             self.history, self.turn, self.turns = state.history, state.turn, state.turns
             self.newest = state.turn
+            self._last = functools.partial(_last_turn, state.turn)
             self._loaded = None
             self._name = name
 
@@ -366,12 +371,21 @@ class Conversation:
         self.commits = Commits(None)
 
 
+def _last_turn(turn: Turn | None) -> LastTurn | None:
+    """How a stored turn ended; None when it did not."""
+    if turn is None or turn.end_reason is None or turn.rollback is None:
+        return None
+    return LastTurn(
+        turn.number, turn.messages, turn.end_reason, turn.rollback, turn.usage, commit_errors=()
+    )
+
+
 def _templates_first(messages: Iterable[v.Message]) -> tuple[v.Message, ...]:
     given = tuple(messages)
     for message in given:
         if type(message) is not v.Message:
             raise TypeError(f"a history holds a {type(message).__name__}; expected Message values")
-    given = _with_their_answers(given)
+    given = _with_their_answers(tuple([with_plain_meta(message) for message in given]))
     front = tuple([message for message in given if message.template])
     if given[: len(front)] == front:
         return given

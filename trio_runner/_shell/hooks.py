@@ -46,10 +46,12 @@ class ToolRunnerHooks:
     Attributes:
       before_llm_call: ``(runner, messages)``: what the model is about to be sent:
         the delta with history, the whole turn without.
-      after_llm_call: ``(runner, message)``, after every reply.
-      before_tool_call: ``(runner, message)``, before a batch; guards all of it.
-      after_tool_call: ``(runner, message)``, when all results are stored.
-      after_turn_complete: ``(runner, message)``, once, after the answer is committed.
+      after_llm_call: ``(runner, reply)``, after every reply.
+      before_tool_call: ``(runner, reply)``, before the batch that the reply asks for;
+        guards all of it.
+      after_tool_call: ``(runner, results)``, when all results are stored: the user
+        message with the ``tool_results``.
+      after_turn_complete: ``(runner, reply)``, once, after the answer is committed.
     """
 
     before_llm_call: MessagesHook | None = attrs.field(default=None, validator=_check_async)

@@ -44,8 +44,13 @@ class LoopConfig:
     """
 
     instruction: str | None = None
-    params: RequestParams = RequestParams()
-    hooks: ToolRunnerHooks | None = None
+    params: RequestParams = attrs.field(
+        factory=RequestParams, validator=attrs.validators.instance_of(RequestParams)
+    )
+    hooks: ToolRunnerHooks | None = attrs.field(
+        default=None,
+        validator=attrs.validators.optional(attrs.validators.instance_of(ToolRunnerHooks)),
+    )
     observers: tuple[Observer, ...] = ()
     grace: float = attrs.field(default=5.0, validator=_check_seconds)
     commit_timeout: float = attrs.field(default=30.0, validator=_check_seconds)

@@ -29,6 +29,7 @@ from trio_runner._core.errors import (
     TurnInterruptedError,
     UsageError,
 )
+from trio_runner._core.normalise import with_plain_meta
 from trio_runner._core.params import DEFAULT_PARAMS, RequestParams
 from trio_runner._core.reconcile import HistoryRollbackState
 from trio_runner._core.turn import Phase
@@ -130,6 +131,11 @@ class ToolRunner:
         return self._steps.last if self._steps is not None else None
 
     @property
+    def history(self) -> tuple[v.Message, ...]:
+        """The agent's conversation so far: closed steps only, always valid."""
+        return self._conversation.history.snapshot()
+
+    @property
     def turn_messages(self) -> tuple[v.Message, ...]:
         """The turn so far, input first: closed steps only."""
         return self._steps.turn.messages if self._steps is not None else ()
@@ -186,6 +192,7 @@ class ToolRunner:
         problems = input_problems(given)
         if problems:
             raise HistoryError(problems)
+        given = tuple([with_plain_meta(message) for message in given])
         steps.turn.input_added(given)
         steps.commits.add(r.InputAdded(steps.turn.number, given))
 
@@ -445,7 +452,12 @@ def _as_input(messages: Input) -> tuple[tuple[v.Message, ...], tuple[v.ToolResul
         case v.Message():
             given = (messages,)
         case _:
-            given = tuple(messages)
+            try:
+                given = tuple(messages)
+            except TypeError:
+                raise TypeError(
+                    f"the input is a {type(messages).__name__}; expected text or Message values"
+                ) from None
     plain: list[v.Message] = []
     results: list[v.ToolResult] = []
     for message in given:
@@ -453,6 +465,7 @@ def _as_input(messages: Input) -> tuple[tuple[v.Message, ...], tuple[v.ToolResul
             raise TypeError(
                 f"the input holds a {type(message).__name__}; expected text or Message values"
             )
+        message = with_plain_meta(message)  # noqa: PLW2901
         results.extend(message.tool_results)
         answers = bool(message.tool_results) and message.role == "user"
         if answers and not message.content:

@@ -242,7 +242,9 @@ class Steps:
             raise
         batch.raise_fatal()
         if self._hooks.after_tool_call is not None:
-            await call_unprotected(self._hooks.after_tool_call, self._runner, reply)
+            results = turn.results
+            assert results is not None
+            await call_unprotected(self._hooks.after_tool_call, self._runner, results)
 
     def withdraw(self, call_id: str) -> bool:
         """Answer an open call whose batch has not begun; False when none has that id."""

@@ -2,14 +2,15 @@
 
 A line that is no message is skipped, never raised; but one that can be told to
 be the broken answer to a request becomes an error answer, since its caller
-would wait for ever.
+would wait for ever. When it does not say which request it answers, it is a
+`LostAnswer`.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 import attrs
 import mcp_types as m
@@ -18,12 +19,23 @@ from mcp_types.jsonrpc import JSONRPCMessage, jsonrpc_message_adapter
 import trio_runner_adapters.mcp._convert as convert
 
 _EXCERPT: Final = 200
+#: Bytes that are kept of each end of an oversized line.
 _HEAD: Final = 256
+_TAIL: Final = 256
+#: Bytes in which an answer is looked for behind text that a program wrote before it.
+_PREFIX: Final = 4096
 
-#: The beginning of an answer as servers write it: the id is known, whatever follows.
+_VERSION: Final = rb'"jsonrpc"\s*:\s*"[^"]{0,8}"'
+_ID: Final = rb'"id"\s*:\s*"?(\d{1,18})(?:\.0)?"?'
+#: The beginning of an answer. Servers write the three members in any order.
 _ANSWER: Final = re.compile(
-    rb'\s*\{\s*"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*(\d{1,18})\s*,\s*"(?:result|error)"\s*:'
+    rb"\s*(\{\s*(?:(?:" + _VERSION + rb"|" + _ID + rb')\s*,\s*)*"(?:result|error)"\s*:)'
 )
+#: The end of an answer whose id comes last, as the official TypeScript SDK has it.
+_ANSWER_END: Final = re.compile(
+    rb",\s*(?:" + _VERSION + rb"\s*,\s*)?" + _ID + rb"\s*(?:,\s*" + _VERSION + rb"\s*)?\}\s*$"
+)
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
 @attrs.frozen
@@ -35,11 +47,24 @@ class Garbage:
 
 
 @attrs.frozen
+class LostAnswer:
+    """A broken answer that does not say to which request."""
+
+    reason: str
+    excerpt: str
+
+
+@attrs.frozen
 class Oversized:
     """Stands for a line that was longer than allowed and was thrown away as it came."""
 
     head: bytes
+    tail: bytes
     limit_bytes: int
+
+
+#: What a line can hold.
+Parsed: TypeAlias = JSONRPCMessage | Garbage | LostAnswer
 
 
 class LineSplitter:
@@ -54,8 +79,8 @@ class LineSplitter:
         self._buffer = bytearray()
         #: How far ``_buffer`` was searched for a line break already.
         self._searched = 0
-        #: The head of an oversized line whose end has not come yet.
-        self._dropping: bytes | None = None
+        #: The two ends of an oversized line, so far, whose line break has not come yet.
+        self._dropping: tuple[bytes, bytes] | None = None
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes; then call `next_line` until it returns None."""
@@ -70,9 +95,10 @@ class LineSplitter:
                 self._drop(len(self._buffer))
             return None
         if self._dropping is not None or end > self._limit_bytes:
-            self._drop(end + 1)
-            head, self._dropping = cast("bytes", self._dropping), None
-            return Oversized(head, self._limit_bytes)
+            head, tail = self._drop(end)
+            del self._buffer[:1]
+            self._dropping = None
+            return Oversized(head, tail, self._limit_bytes)
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 1]
         self._searched = 0
@@ -82,59 +108,98 @@ class LineSplitter:
         """Return what was left without a line break when the stream ended."""
         return bytes(self._buffer)
 
-    def _drop(self, length: int) -> None:
-        if self._dropping is None:
-            self._dropping = bytes(self._buffer[:_HEAD])
+    def _drop(self, length: int) -> tuple[bytes, bytes]:
+        head, tail = self._dropping or (bytes(self._buffer[: min(length, _HEAD)]), b"")
+        tail = (tail + self._buffer[max(0, length - _TAIL) : length])[-_TAIL:]
         del self._buffer[:length]
         self._searched = 0
+        self._dropping = head, tail
+        return head, tail
 
 
-def parse(line: bytes | Oversized) -> JSONRPCMessage | Garbage:
-    """Return the message in ``line``, or what is wrong with it. Never raises."""
+def parse(line: bytes | Oversized) -> tuple[Parsed, ...]:
+    """Return the messages in ``line``, mostly one, or what is wrong with it. Never raises."""
     match line:
         case Oversized():
-            reason = f"a line of more than {line.limit_bytes} bytes"
-            return _broken_answer(line.head, reason) or Garbage(reason, _excerpt(line.head))
+            return (_broken(line.head, line.tail, f"a line of more than {line.limit_bytes} bytes"),)
         case bytes():
             pass
+    if not line or line.isspace():
+        return (Garbage("a blank line", ""),)
+    line = line.removeprefix(_BYTE_ORDER_MARK)
     try:
-        return jsonrpc_message_adapter.validate_json(line, by_name=False)
+        return (_checked(jsonrpc_message_adapter.validate_json(line, by_name=False)),)
     except ValueError:
         pass
     # The slow way, for what strict JSON refuses though it can be understood:
     # lone surrogates, bytes that are not UTF-8.
-    if not line.strip():
-        return Garbage("a blank line", "")
     try:
         value = convert.valid_json(json.loads(line.decode("utf-8", "replace")))
     except (ValueError, RecursionError):
-        reason = "not JSON"
-        return _broken_answer(line[:_HEAD], reason) or Garbage(reason, _excerpt(line))
+        return _behind_text(line) or (_broken(line[:_HEAD], line[-_TAIL:], "not JSON"),)
+    # A list is a batch, which protocol 2025-03-26 allows.
+    values = cast("list[object]", value) if type(value) is list and value else [value]
+    return tuple([_from_value(each, line) for each in values])
+
+
+def _behind_text(line: bytes) -> tuple[Parsed, ...] | None:
+    """The answer at the end of a line that begins with text that is none of it, if there is one."""
+    found = _ANSWER.search(line, 0, _PREFIX)
+    if found is None or found.start(1) == 0:
+        return None
     try:
-        return jsonrpc_message_adapter.validate_python(value, by_name=False)
+        message = jsonrpc_message_adapter.validate_json(line[found.start(1) :], by_name=False)
+    except ValueError:
+        return None
+    return Garbage("text before an answer", _excerpt(line[: found.start(1)])), _checked(message)
+
+
+def _from_value(value: object, line: bytes) -> Parsed:
+    reason = "JSON, but no message"
+    if type(value) is not dict:
+        return Garbage(reason, _excerpt(line))
+    fields = cast("dict[str, Any]", value)
+    request_id = fields.get("id")
+    if type(request_id) is float and request_id.is_integer():
+        fields = {**fields, "id": int(request_id)}
+    try:
+        return _checked(jsonrpc_message_adapter.validate_python(fields, by_name=False))
     except ValueError:
         pass
-    reason = "JSON, but no message"
-    return _broken_object(value, reason) or Garbage(reason, _excerpt(line))
+    # With an id and no method it can only be an answer, whatever else is missing.
+    if "method" not in fields and type(fields.get("id")) in (int, str):
+        return _error_answer(fields["id"], reason)
+    return Garbage(reason, _excerpt(line))
+
+
+def _checked(message: JSONRPCMessage) -> Parsed:
+    """The message, unless it is an error that names no request."""
+    match message:
+        case m.JSONRPCError(id=None, error=error):
+            said = f"{error.message[:_EXCERPT]} (code {error.code})"
+            if error.code == m.PARSE_ERROR:
+                # It refused a line of ours, and nobody can tell which.
+                return LostAnswer(f"the server says: {said}", "")
+            # Often a careless answer to a notification, for which nobody waits.
+            return Garbage("an error without an id", said)
+        case _:
+            return message
 
 
 def _excerpt(line: bytes) -> str:
     return line[:_EXCERPT].decode("utf-8", "replace")
 
 
-def _broken_answer(head: bytes, reason: str) -> m.JSONRPCError | None:
+def _broken(head: bytes, tail: bytes, reason: str) -> m.JSONRPCError | LostAnswer | Garbage:
+    """What a line is that cannot be parsed, judged by its two ends."""
     found = _ANSWER.match(head)
-    return None if found is None else _error_answer(int(found[1]), reason)
-
-
-def _broken_object(value: Any, reason: str) -> m.JSONRPCError | None:
-    if type(value) is not dict:
-        return None
-    fields = cast("dict[str, Any]", value)
-    answer = "method" not in fields and ("result" in fields or "error" in fields)
-    if answer and type(fields.get("id")) in (int, str):
-        return _error_answer(fields["id"], reason)
-    return None
+    if found is None:
+        return Garbage(reason, _excerpt(head))
+    at_end = _ANSWER_END.search(tail)
+    request_id = found[2] or (None if at_end is None else at_end[1])
+    if request_id is None:
+        return LostAnswer(reason, _excerpt(head))
+    return _error_answer(int(request_id), reason)
 
 
 def _error_answer(request_id: int | str, reason: str) -> m.JSONRPCError:
