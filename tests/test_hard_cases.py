@@ -213,6 +213,25 @@ async def test_c7_a_fatal_error_that_a_cancel_overtakes_is_told(
     assert [str(error) for error in seen.suppressed()] == ["broken"]
 
 
+async def test_c7_the_turns_deadline_beats_what_a_cleanup_raises_because_of_it(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async def slow(*_: Any) -> tr.Message:
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise OSError("cleanup")
+
+    seen = Seen()
+    agent = agent_of(slow, observers=[seen], params=tr.RequestParams(turn_timeout=1))
+    with pytest.raises(tr.TurnTimeoutError):
+        await agent.generate("go")
+    assert [str(error) for error in seen.suppressed()] == ["cleanup"]
+    last = agent.last_turn
+    assert last is not None
+    assert last.end_reason is tr.EndReason.TIMED_OUT
+
+
 class BadClose(tr.MemoryJournal):
     """A journal whose sessions cannot be closed."""
 

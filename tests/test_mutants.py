@@ -207,11 +207,11 @@ class Commits:
         (
             put(
                 f"""
-                self._raise_stopped(steps.ending)
+            message = await self._step(steps, self._scope)
             {CHECK}
 """,
                 """
-                self._raise_stopped(steps.ending)
+            message = await self._step(steps, self._scope)
 """,
             ),
             cut(f"        if exc is None:\n            {CHECK}"),

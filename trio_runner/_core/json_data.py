@@ -191,8 +191,7 @@ def copy_json(value: object) -> Any:
     if kind is dict:
         result: dict[str, Any] = plain.copy()
         for key, item in result.items():
-            inner = type(item)
-            if inner is dict or inner is list:
+            if type(item) is dict or type(item) is list:
                 result[key] = copy_json(item)
         return result
     if kind is list:
@@ -200,22 +199,22 @@ def copy_json(value: object) -> Any:
     return value
 
 
-def copy_if_plain(value: dict[str, Any]) -> dict[str, Any] | None:
+def copy_if_plain(value: object) -> dict[str, Any] | None:
     """A deep copy of a dict that is plain JSON; None when it is not."""
-    # In one walk where all is short text and whole numbers: most arguments are.
-    for key, item in value.items():
+    plain: Any = value
+    # In one walk where all is plain text and whole numbers: most arguments are.
+    key: object
+    item: Any
+    for key, item in plain.items():
         if not (type(key) is str and key.isascii()):
             break
-        kind = type(item)
         if not (
-            (kind is str and item.isascii())
-            or (kind is int and item.bit_length() <= _MAX_INT_BITS)
-            or kind is bool
-            or item is None
+            (type(item) is str and item.isascii())
+            or (type(item) is int and item.bit_length() <= _MAX_INT_BITS)
         ):
             break
     else:
-        return value.copy()
+        return plain.copy()
     return copy_json(value) if is_plain_json(value) else None
 
 

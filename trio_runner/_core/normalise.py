@@ -268,7 +268,12 @@ def _unique_ids(calls: tuple[v.ToolCall, ...], used_ids: AbstractSet[str]) -> li
     kept: set[str] = {
         call.id
         for call in calls
-        if type(call.id) is str and legal(call.id) and call.id not in used_ids
+        if type(call.id) is str
+        # Most ids are identifiers too, which is quicker to ask than a pattern.
+        and (
+            (len(call.id) <= 64 and call.id.isascii() and call.id.isidentifier()) or legal(call.id)
+        )
+        and call.id not in used_ids
     }
     if len(kept) == len(calls):
         return [call.id for call in calls]
@@ -330,8 +335,7 @@ def normal_arguments(given: object) -> tuple[v.JSONObject, str | None]:
     decoded, one that was encoded twice is decoded twice; texts inside it stay texts.
     """
     if type(given) is dict:  # nearly always, so it comes first
-        whole: Any = given
-        copied = json_data.copy_if_plain(whole)
+        copied = json_data.copy_if_plain(given)
         if copied is not None:
             return copied, None
     match given:

@@ -28,10 +28,6 @@ class OpenStep:
         #: By position: the messages with media that the call attached.
         self.attached: dict[int, Sequence[v.Message]] = {}
 
-    def is_open(self, position: int) -> bool:
-        """Whether there is a call at ``position``, and it has no result yet."""
-        return 0 <= position < len(self.results) and self.results[position] is None
-
     def results_message(self) -> v.Message:
         """The user message with the results, in the order of the request."""
         results = tuple([result for result in self.results if result is not None])

@@ -85,12 +85,12 @@ def call_cancelled(call: v.ToolCall) -> v.ToolResult:
     )
 
 
-def call_withdrawn(call: v.ToolCall) -> v.ToolResult:
-    """The answer to a queued call that ``cancel_call`` stopped."""
+def call_withdrawn(call: v.ToolCall, why: str = "was cancelled") -> v.ToolResult:
+    """The answer to a call that was stopped, by ``cancel_call`` or its timeout, as it waited."""
     return _result(
         call,
         v.CallStatus.NOT_STARTED,
-        f"Not started: this call was cancelled before it began. {_NOT_RUN}",
+        f"Not started: this call {why} before it began. {_NOT_RUN}",
     )
 
 

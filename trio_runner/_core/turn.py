@@ -203,7 +203,11 @@ class Turn:
     def is_open(self, position: int) -> bool:
         """Whether the call at ``position`` of the open step has no result yet."""
         step = self._step
-        return step is not None and step.is_open(position)
+        return (
+            step is not None
+            and 0 <= position < len(step.results)
+            and step.results[position] is None
+        )
 
     def is_started(self, position: int) -> bool:
         """Whether the open call at ``position`` may have started."""
@@ -298,7 +302,7 @@ class Turn:
     def tool_started(self, position: int) -> None:
         """The tool function of an open call is about to be entered, or may have been."""
         step = self._step
-        if step is None or not step.is_open(position):
+        if step is None or not self.is_open(position):
             self._illegal("tool_started")
         step.started[position] = True
 

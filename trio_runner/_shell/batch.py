@@ -360,7 +360,8 @@ class Batch:
         if running is None:
             raise InternalError(f"call {call.id!r} ended without a result")
         if _tool(planned).threaded and context.give_up():
-            result = stand_ins.call_withdrawn(call)
+            why = "was cancelled" if running.cancelled else "waited for a thread too long"
+            result = stand_ins.call_withdrawn(call, why)
         elif running.cancelled or running.timeout is None:
             result = stand_ins.call_cancelled(call)
         else:

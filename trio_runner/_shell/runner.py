@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Final, NoReturn, Self
+from typing import Final, Self
 
 import attrs
 import trio
@@ -355,14 +355,10 @@ class ToolRunner:
         if self._left or steps.turn.phase is Phase.ENDED:
             await trio.lowlevel.checkpoint()
             raise StopAsyncIteration
-        message = None
-        self._scope = scope = trio.CancelScope(deadline=steps.deadline)
+        self._scope = trio.CancelScope(deadline=steps.deadline)
         self._stepper = trio.lowlevel.current_task()
         try:
-            with scope:
-                message = await steps.step()
-            if message is None:
-                self._raise_stopped(steps.ending)
+            message = await self._step(steps, self._scope)
             await trio.lowlevel.checkpoint_if_cancelled()
         except BaseException as error:
             leaves = await steps.ending.stop(error)
@@ -377,16 +373,28 @@ class ToolRunner:
                 self._idle.set()
         return message
 
-    def _raise_stopped(self, ending: Ending) -> NoReturn:
-        """Our own scope caught a cancel: another task left the block, or the time is up."""
-        if self._left:
-            ending.own_error = LeftElsewhere()
-        else:
-            ending.own_error = leaving.TurnTimeoutError(
+    async def _step(self, steps: Steps, scope: trio.CancelScope) -> v.Message:
+        try:
+            with scope:
+                return await steps.step()
+        except Exception as error:
+            ended = steps.turn.phase is Phase.ENDED
+            if not scope.cancel_called or ended or leaving.cancelled_from_outside():
+                raise
+            # That the time is up beats what somebody's cleanup raised because of it.
+            self._notices.suppressed(error)
+        raise self._own_error(steps.ending)
+
+    def _own_error(self, ending: Ending) -> Exception:
+        """Our own scope was cancelled: another task left the block, or the time is up."""
+        error: Exception = LeftElsewhere()
+        if not self._left:
+            error = leaving.TurnTimeoutError(
                 f"the turn took longer than its turn_timeout of {self._params.turn_timeout} "
                 "seconds; its history is valid and agent.resume() goes on from there"
             )
-        raise ending.own_error
+        ending.own_error = error
+        return error
 
     @trio.lowlevel.enable_ki_protection
     async def until_done(self) -> v.Message:

@@ -18,6 +18,10 @@ import trio_runner.abc as abc
 class ToolOptions(TypedDict, total=False):
     """The options of `tool`.
 
+    The threads of sync functions come from trio's default thread limiter (40 at a
+    time), so one that runs a turn of its own through `trio.from_thread` can starve
+    the tools of that turn of threads; make such a tool async.
+
     Attributes:
       name: what the model calls it (default: the function's name).
       description: for the model (default: the docstring without its parameters).
