@@ -41,8 +41,13 @@ def import_seconds(statements: Mapping[str, str], *, rounds: int) -> dict[str, f
     return {name: statistics.median(seconds) for name, seconds in taken.items()}
 
 
-def instructions(script: str, competitor: str, count: int) -> int:
+def instructions(script: str, competitor: str, count: int, prepared: tuple[int, int]) -> int:
     """Instructions of a whole process that runs one sample, start and imports included.
+
+    Args:
+      count: of the sample that is run.
+      prepared: the counts of the samples that are made; ``count`` is one of them.
+        Processes that prepare the same differ by what they run alone.
 
     Raises:
       RuntimeError: valgrind is not installed, or said something unexpected.
@@ -61,7 +66,7 @@ def instructions(script: str, competitor: str, count: int) -> int:
                 script,
                 "--one-sample",
                 competitor,
-                str(count),
+                *map(str, (count, *prepared)),
             ],
             check=True,
             capture_output=True,

@@ -203,7 +203,9 @@ def _marginal_instructions(
     found: dict[str, float] = {}
     for name in competitors:
         sample = f"{unit}:{name}"
-        low, high = (child_processes.instructions(__file__, sample, count) for count in counts)
+        low, high = (
+            child_processes.instructions(__file__, sample, count, counts) for count in counts
+        )
         found[name] = (high - low) / (many - few)
         print(f"  {name:<16} {found[name] / 1000:8.1f} k  ({found[name] / found['bare']:.2f} ×)")
     report.figures[f"instructions per {unit}"] = found
@@ -255,14 +257,13 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, help="samples of each competitor")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
     parser.add_argument("--callgrind", action="store_true", help="count instructions (minutes)")
-    parser.add_argument("--one-sample", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--one-sample", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one_sample is not None:
-        sample, count = options.one_sample
+        sample, count, few, many = options.one_sample
         unit, _, name = sample.partition(":")
         prepare = (BATCHES if unit == "call" else STEPS)[name]
-        measuring.interleaved({name: prepare}, int(count), rounds=0)
-        return 0
+        measuring.run_one_and_exit(prepare, int(count), (int(few), int(many)))
     unknown = set(options.sections) - set(SECTIONS)
     if unknown:
         parser.error(f"no section {sorted(unknown)}; there are {', '.join(SECTIONS)}")

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import gc
 import math
+import os
 import statistics
 import time
 import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
+from typing import NoReturn
 
 import trio
 from workloads import Prepare, Sample
@@ -64,6 +66,25 @@ def interleaved(
             if number:  # the first round warms caches up
                 taken[name].append(seconds)
     return {name: statistics.median(each) for name, each in taken.items() if each}
+
+
+def run_one_and_exit(prepare: Prepare, count: int, prepared: tuple[int, int]) -> NoReturn:
+    """Make a sample for each of ``prepared``, run the one of ``count``, and leave the process.
+
+    At once, so that what is freed at the end is not counted: the clock of `interleaved`
+    has stopped by then as well.
+    """
+    samples = {each: prepare(each) for each in prepared}
+
+    async def main() -> NoReturn:
+        await trio.lowlevel.checkpoint()
+        gc.collect()
+        gc.disable()
+        await samples[count]()
+        os._exit(0)
+
+    trio.run(main)
+    raise AssertionError("main() leaves the process")
 
 
 def peak_bytes_per_item(prepare: Prepare, few: int, many: int) -> float:

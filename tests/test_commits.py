@@ -204,7 +204,9 @@ async def test_a_given_up_commit_that_fails_later_is_reported_and_carried(
 
 
 @pytest.mark.parametrize("way", ["raises", "returns early"])
-async def test_a_wait_that_breaks_its_promise_counts_as_unknown(way: str) -> None:
+async def test_a_wait_that_breaks_its_promise_is_looked_after_and_then_given_up(
+    way: str, autojump_clock: trio.testing.MockClock
+) -> None:
     kept = Kept()
     kept.add("a")
     if way == "raises":

@@ -15,7 +15,7 @@ import hypothesis.strategies as st
 import pytest
 
 import trio_runner._core.values as v
-from trio_runner._core.convert import NO_OUTPUT, result_from_value, safe_text
+from trio_runner._core.convert import NO_OUTPUT, is_short_text, result_from_value, safe_text
 from trio_runner._core.json_data import is_plain_json, is_safe_text
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(8)
@@ -336,3 +336,47 @@ def test_any_value_becomes_a_valid_result(value: object) -> None:
     if converted.structured_content is not None and converted.text == NO_OUTPUT:
         assert "(no output)" in json.dumps(converted.structured_content)
     assert is_safe_text(converted.text)
+
+
+# --- what need not be converted -------------------------------------------------
+
+TEXT = v.TextContent("four")
+
+
+def result_of(*content: v.ContentBlock, **fields: Any) -> v.ToolResult:
+    return v.ToolResult("c1", "work", content, **fields)
+
+
+def test_one_plain_text_that_fits_is_short() -> None:
+    assert is_short_text(result_of(TEXT), 4)
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        result_of(),
+        result_of(TEXT, TEXT),
+        result_of(v.ImageContent("QUJD", "image/png")),
+        result_of(v.TextContent("four", annotations={"a": 1})),
+        result_of(v.TextContent("four", meta={"a": 1})),
+        result_of(v.TextContent("")),
+        result_of(v.TextContent(" \n")),
+        result_of(v.TextContent("fö")),
+        result_of(v.TextContent("five!")),
+        result_of(v.TextContent(4)),  # type: ignore[arg-type]
+        result_of(TEXT, structured_content=0),
+        result_of(TEXT, meta={"a": 1}),
+    ],
+    ids=[
+        "no_block", "two_blocks", "an_image", "annotations", "meta_of_the_block", "empty", "blank",
+        "more_bytes_than_characters", "too_long", "no_text", "structured", "meta",
+    ],
+)  # fmt: skip
+def test_everything_else_is_not_short(result: v.ToolResult) -> None:
+    assert not is_short_text(result, 4)
+
+
+def test_what_is_short_would_stay_as_it_is() -> None:
+    made = result_from_value("four", call_id="c1", name="work", duration=None)
+    assert is_short_text(made, 4)
+    assert result_from_value(made, call_id="c1", name="work", duration=None) == made

@@ -198,6 +198,44 @@ def test_copies_share_nothing(copier: Any) -> None:
     assert original == {"a": [1, {"b": [2]}], "c": {"d": 3}, "e": "text"}
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        {},
+        {"a": "text", "b": 3},
+        {"a": True},
+        {"a": None},
+        {"a": 0.5},
+        {"å": "ö"},
+        {"a": [{"b": 1}]},
+    ],
+)
+def test_a_plain_dict_is_copied_whole(value: dict[str, Any]) -> None:
+    copied = json_data.copy_if_plain(value)
+    assert copied == value
+    assert copied is not value
+    if value.get("a") == [{"b": 1}]:
+        assert copied is not None
+        assert copied["a"] is not value["a"]
+        assert copied["a"][0] is not value["a"][0]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {1: "a"},
+        {"a": float("nan")},
+        {"a": "\ud800"},
+        {"\ud800": 1},
+        {"a": 1 << 13_001},
+        {"a": (1,)},
+        {"a": [object()]},
+    ],
+)
+def test_a_dict_that_is_not_plain_is_not_copied(value: dict[Any, Any]) -> None:
+    assert json_data.copy_if_plain(value) is None
+
+
 @given(strategies.json_values())
 def test_plain_values_pass_all_functions_unchanged(value: v.JSONValue) -> None:
     assert json_data.is_plain_json(value)

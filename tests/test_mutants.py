@@ -99,11 +99,11 @@ MUTANTS = [
         (
             put(
                 """
-            if running is None:
+            if scope is None:
                 value = await call_pair_unprotected(self._agent.call_tool, planned, context)
 """,
                 """
-            if running is None:
+            if scope is None:
                 value = await call_pair_unprotected(self._agent.call_tool, planned, context)
                 await trio.lowlevel.checkpoint()
 """,
@@ -128,7 +128,7 @@ MUTANTS = [
             ),
             cut(f"        if exc is None:\n            {CHECK}"),
         ),
-        "C",
+        "swallowed",
         {"drive": "until_done"},
         steps("cancel"),
         also=(("_shell/agent.py", *cut(f"        if exc is None:\n            {CHECK}")),),

@@ -13,10 +13,11 @@ from typing import TypeAlias
 import attrs
 
 import trio_runner._core.values as v
+from trio_runner._core.quick import ByFields
 
 
-@attrs.frozen
-class TurnStarted:
+@attrs.frozen(eq=False, repr=False)
+class TurnStarted(ByFields):
     """A turn took the agent; ``input`` are its first messages (none when resumed)."""
 
     number: int
@@ -25,8 +26,8 @@ class TurnStarted:
     resumed: bool = False
 
 
-@attrs.frozen
-class ModelCallStarted:
+@attrs.frozen(eq=False, repr=False)
+class ModelCallStarted(ByFields):
     """The model is about to be asked; ``step`` counts model calls of the turn from 0."""
 
     number: int
@@ -34,8 +35,8 @@ class ModelCallStarted:
     step: int
 
 
-@attrs.frozen
-class ModelCallFinished:
+@attrs.frozen(eq=False, repr=False)
+class ModelCallFinished(ByFields):
     """The reply is in; it was normalised and recorded before this was emitted."""
 
     number: int
@@ -45,8 +46,8 @@ class ModelCallFinished:
     duration: float
 
 
-@attrs.frozen
-class TextDelta:
+@attrs.frozen(eq=False, repr=False)
+class TextDelta(ByFields):
     """A piece of the reply while it streams; the whole reply follows in any case."""
 
     number: int
@@ -55,8 +56,8 @@ class TextDelta:
     text: str
 
 
-@attrs.frozen
-class BatchPlanned:
+@attrs.frozen(eq=False, repr=False)
+class BatchPlanned(ByFields):
     """The calls of one reply, in the order of the request, before any runs."""
 
     number: int
@@ -65,8 +66,8 @@ class BatchPlanned:
     calls: tuple[v.ToolCall, ...]
 
 
-@attrs.frozen
-class CallStarted:
+@attrs.frozen(eq=False, repr=False)
+class CallStarted(ByFields):
     """A tool function is about to be called."""
 
     number: int
@@ -75,8 +76,8 @@ class CallStarted:
     call: v.ToolCall
 
 
-@attrs.frozen
-class CallProgress:
+@attrs.frozen(eq=False, repr=False)
+class CallProgress(ByFields):
     """A running tool reported progress; ``total`` is None when unknown."""
 
     number: int
@@ -88,8 +89,8 @@ class CallProgress:
     message: str | None = None
 
 
-@attrs.frozen
-class CallEmitted:
+@attrs.frozen(eq=False, repr=False)
+class CallEmitted(ByFields):
     """A running tool emitted a value of its own (`ToolContext.emit`)."""
 
     number: int
@@ -99,8 +100,8 @@ class CallEmitted:
     value: object
 
 
-@attrs.frozen
-class CallFinished:
+@attrs.frozen(eq=False, repr=False)
+class CallFinished(ByFields):
     """A call has its result, whatever its status; ``result.duration`` is in seconds."""
 
     number: int
@@ -109,16 +110,16 @@ class CallFinished:
     result: v.ToolResult
 
 
-@attrs.frozen
-class Committed:
+@attrs.frozen(eq=False, repr=False)
+class Committed(ByFields):
     """Everything recorded so far is durable."""
 
     number: int
     turn: int
 
 
-@attrs.frozen
-class CommitFailed:
+@attrs.frozen(eq=False, repr=False)
+class CommitFailed(ByFields):
     """A commit failed or was given up; ``error`` says which."""
 
     number: int
@@ -126,8 +127,8 @@ class CommitFailed:
     error: Exception
 
 
-@attrs.frozen
-class ErrorSuppressed:
+@attrs.frozen(eq=False, repr=False)
+class ErrorSuppressed(ByFields):
     """An error that lost to another one on the way out (contract C7)."""
 
     number: int
@@ -135,8 +136,8 @@ class ErrorSuppressed:
     error: BaseException
 
 
-@attrs.frozen
-class TurnInterrupted:
+@attrs.frozen(eq=False, repr=False)
+class TurnInterrupted(ByFields):
     """The turn was stopped; ``results`` are the answers its open calls got."""
 
     number: int
@@ -145,8 +146,8 @@ class TurnInterrupted:
     results: tuple[v.ToolResult, ...]
 
 
-@attrs.frozen
-class TurnEnded:
+@attrs.frozen(eq=False, repr=False)
+class TurnEnded(ByFields):
     """The last event of a turn."""
 
     number: int

@@ -189,9 +189,10 @@ def copy_json(value: object) -> Any:
     kind = type(value)
     plain: Any = value
     if kind is dict:
-        result: dict[str, Any] = plain.copy()
+        result: dict[str, object] = plain.copy()
         for key, item in result.items():
-            if type(item) is dict or type(item) is list:
+            inner = type(item)
+            if inner is dict or inner is list:
                 result[key] = copy_json(item)
         return result
     if kind is list:

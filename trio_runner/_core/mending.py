@@ -18,6 +18,7 @@ import trio_runner._core.json_data as json_data
 import trio_runner._core.normalise as normalise
 import trio_runner._core.validity as validity
 import trio_runner._core.values as v
+from trio_runner._core.quick import ByFields
 
 NO_OUTPUT: Final = "(no output)"
 
@@ -25,8 +26,8 @@ NO_OUTPUT: Final = "(no output)"
 Tell: TypeAlias = Callable[[str], None]
 
 
-@attrs.frozen
-class Part:
+@attrs.frozen(eq=False, repr=False)
+class Part(ByFields):
     """A message taken apart, each piece mended by itself.
 
     Attributes:

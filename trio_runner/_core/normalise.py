@@ -334,7 +334,8 @@ def normal_arguments(given: object) -> tuple[v.JSONObject, str | None]:
     None, ``""``, blank text and ``{}`` mean no arguments. A JSON object in text is
     decoded, one that was encoded twice is decoded twice; texts inside it stay texts.
     """
-    if type(given) is dict:  # nearly always, so it comes first
+    kind = type(given)
+    if kind is dict:  # nearly always, so it comes first
         copied = json_data.copy_if_plain(given)
         if copied is not None:
             return copied, None

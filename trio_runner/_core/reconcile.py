@@ -28,6 +28,7 @@ import trio_runner._core.normalise as normalise
 import trio_runner._core.stand_ins as stand_ins
 import trio_runner._core.validity as validity
 import trio_runner._core.values as v
+from trio_runner._core.quick import ByFields
 
 
 class HistoryRollbackStatus(str, enum.Enum):
@@ -42,8 +43,8 @@ class HistoryRollbackStatus(str, enum.Enum):
     REPAIRED = "repaired"
 
 
-@attrs.frozen
-class HistoryRollbackState:
+@attrs.frozen(eq=False, repr=False)
+class HistoryRollbackState(ByFields):
     """What was done to make a history valid.
 
     Attributes:

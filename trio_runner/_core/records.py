@@ -15,17 +15,18 @@ from typing import Final, TypeAlias
 import attrs
 
 import trio_runner._core.values as v
+from trio_runner._core.quick import ByFields
 
 
-@attrs.frozen
-class SessionOpened:
+@attrs.frozen(eq=False, repr=False)
+class SessionOpened(ByFields):
     """The first record of a session; ``agent`` is the name of the agent that opened it."""
 
     agent: str
 
 
-@attrs.frozen
-class TurnStarted:
+@attrs.frozen(eq=False, repr=False)
+class TurnStarted(ByFields):
     """A turn began with ``input``; ``resumed`` marks one that goes on after its end or a crash."""
 
     turn: int
@@ -33,8 +34,8 @@ class TurnStarted:
     resumed: bool = False
 
 
-@attrs.frozen
-class ModelFinished:
+@attrs.frozen(eq=False, repr=False)
+class ModelFinished(ByFields):
     """A reply arrived; the message is normalised.
 
     Attributes:
@@ -47,8 +48,8 @@ class ModelFinished:
     cap: int | None = None
 
 
-@attrs.frozen
-class ToolStarted:
+@attrs.frozen(eq=False, repr=False)
+class ToolStarted(ByFields):
     """A call may run from here on; durable before the tool function is called.
 
     Attributes:
@@ -66,8 +67,8 @@ class ToolStarted:
     attempt: int = 1
 
 
-@attrs.frozen
-class ToolFinished:
+@attrs.frozen(eq=False, repr=False)
+class ToolFinished(ByFields):
     """A call has its result.
 
     Attributes:
@@ -80,23 +81,23 @@ class ToolFinished:
     attached: tuple[v.Message, ...] = ()
 
 
-@attrs.frozen
-class InputAdded:
+@attrs.frozen(eq=False, repr=False)
+class InputAdded(ByFields):
     """Messages were added to the running turn; they go after any open results."""
 
     turn: int
     messages: tuple[v.Message, ...]
 
 
-@attrs.frozen
-class HistoryReplaced:
+@attrs.frozen(eq=False, repr=False)
+class HistoryReplaced(ByFields):
     """The history was replaced as a whole (an edit, a load, a repair, a clear)."""
 
     messages: tuple[v.Message, ...]
 
 
-@attrs.frozen
-class TurnEnded:
+@attrs.frozen(eq=False, repr=False)
+class TurnEnded(ByFields):
     """The turn is over."""
 
     turn: int

@@ -69,6 +69,7 @@ import trio_runner._core.values as v
 from trio_runner._core.errors import InternalError, NothingToResumeError, TurnEndedError
 from trio_runner._core.history import History, HistoryView
 from trio_runner._core.open_step import OpenStep
+from trio_runner._core.quick import ByFields
 from trio_runner._core.reconcile import HistoryRollbackState, HistoryRollbackStatus
 
 
@@ -80,18 +81,18 @@ class Phase(enum.Enum):
     ENDED = "ended"
 
 
-@attrs.frozen
-class CallModel:
+@attrs.frozen(eq=False, repr=False)
+class CallModel(ByFields):
     """Ask the model, then report `Turn.model_replied`."""
 
 
-@attrs.frozen
-class RunTools:
+@attrs.frozen(eq=False, repr=False)
+class RunTools(ByFields):
     """Run the open calls, report each, then `Turn.step_done`."""
 
 
-@attrs.frozen
-class Finished:
+@attrs.frozen(eq=False, repr=False)
+class Finished(ByFields):
     """There is nothing left to do but `Turn.finish`."""
 
     end_reason: v.EndReason
@@ -302,7 +303,11 @@ class Turn:
     def tool_started(self, position: int) -> None:
         """The tool function of an open call is about to be entered, or may have been."""
         step = self._step
-        if step is None or not self.is_open(position):
+        if (
+            step is None
+            or not 0 <= position < len(step.results)
+            or step.results[position] is not None
+        ):
             self._illegal("tool_started")
         step.started[position] = True
 

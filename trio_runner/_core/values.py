@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 import attrs
 
-from trio_runner._core.quick import quick
+from trio_runner._core.quick import ByFields, quick
 
 JSONValue: TypeAlias = "str | int | float | bool | list[JSONValue] | dict[str, JSONValue] | None"
 JSONObject: TypeAlias = dict[str, JSONValue]
@@ -90,8 +90,8 @@ class TextContent:
 make_text: Final = quick(TextContent)
 
 
-@attrs.frozen
-class ImageContent:
+@attrs.frozen(eq=False, repr=False)
+class ImageContent(ByFields):
     """An image; ``data`` is base64 text, as on the wire."""
 
     data: str
@@ -100,8 +100,8 @@ class ImageContent:
     meta: Mapping[str, Any] | None = None
 
 
-@attrs.frozen
-class AudioContent:
+@attrs.frozen(eq=False, repr=False)
+class AudioContent(ByFields):
     """A sound; ``data`` is base64 text, as on the wire."""
 
     data: str
@@ -110,8 +110,8 @@ class AudioContent:
     meta: Mapping[str, Any] | None = None
 
 
-@attrs.frozen
-class ResourceLink:
+@attrs.frozen(eq=False, repr=False)
+class ResourceLink(ByFields):
     """A reference to a resource that the reader may fetch; ``size`` is in bytes."""
 
     uri: str
@@ -125,8 +125,8 @@ class ResourceLink:
     meta: Mapping[str, Any] | None = None
 
 
-@attrs.frozen
-class EmbeddedResource:
+@attrs.frozen(eq=False, repr=False)
+class EmbeddedResource(ByFields):
     """The content of a resource: either ``text`` or ``blob`` (base64 text) is set."""
 
     uri: str
@@ -154,31 +154,25 @@ def as_blocks(
     """
     if type(content) is str:  # nearly every result and reply
         return (make_text(content),)
-    if type(content) is tuple:
-        blocks = content
-    else:
-        match content:
-            case None:
-                return ()
-            case str():
-                return (make_text(content),)
-            case (
-                TextContent()
-                | ImageContent()
-                | AudioContent()
-                | ResourceLink()
-                | EmbeddedResource()
-            ):
-                return (content,)
-            case _:
-                blocks = tuple(content)
-    for block in blocks:
-        if type(block) not in CONTENT_BLOCK_TYPES:
-            raise TypeError(
-                f"content holds a {type(block).__name__}; expected text or content blocks "
-                "(TextContent, ImageContent, AudioContent, ResourceLink, EmbeddedResource)"
-            )
-    return blocks
+    kind = type(content)
+    if kind is tuple and not content:
+        return ()
+    match content:
+        case None:
+            return ()
+        case str():
+            return (make_text(content),)
+        case TextContent() | ImageContent() | AudioContent() | ResourceLink() | EmbeddedResource():
+            return (content,)
+        case _:
+            blocks = tuple(content)
+            for block in blocks:
+                if type(block) not in CONTENT_BLOCK_TYPES:
+                    raise TypeError(
+                        f"content holds a {type(block).__name__}; expected text or content blocks "
+                        "(TextContent, ImageContent, AudioContent, ResourceLink, EmbeddedResource)"
+                    )
+            return blocks
 
 
 # --- calls, results, messages ---------------------------------------------------

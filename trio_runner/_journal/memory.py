@@ -25,6 +25,7 @@ import trio
 
 import trio_runner._core.errors as errors
 import trio_runner._core.records as records_
+from trio_runner._core.quick import ByFields
 
 #: What a commit does: take so many seconds, never finish, or fail.
 Fate: TypeAlias = float | Literal["hang"] | Exception | type[Exception]
@@ -51,8 +52,8 @@ def _check_fate(name: str, fate: object) -> None:
     )
 
 
-@attrs.frozen
-class MemoryJournalStatistics:
+@attrs.frozen(eq=False, repr=False)
+class MemoryJournalStatistics(ByFields):
     """Counts over the life of a `MemoryJournal`, in commits (one append is one commit).
 
     Attributes:

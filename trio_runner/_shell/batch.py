@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextvars
 import functools
-import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
@@ -58,16 +57,7 @@ from trio_runner._shell.slots import Slot
 from trio_runner.abc import Tool
 
 
-@attrs.define(eq=False)
-class _Running:
-    """A call that `cancel_call` can reach while it runs."""
-
-    scope: trio.CancelScope
-    timeout: float | None
-    cancelled: bool = False
-
-
-@attrs.frozen
+@attrs.frozen(eq=False)
 class _Queue:
     """The calls of a group that wait because ``max_parallel_tools`` run already."""
 
@@ -76,9 +66,11 @@ class _Queue:
     context: contextvars.Context
 
 
-@attrs.frozen
+@attrs.define(eq=False)  # not frozen, which is quicker to make; one per batch
 class BatchServices:
     """What a batch needs of the turn it belongs to.
+
+    Strictly private, never changed.
 
     Attributes:
       can_cancel_calls: somebody can reach `Batch.cancel_call`, so each call gets a scope.
@@ -119,7 +111,7 @@ class Batch:
         #: The waits of calls for a slot of a named limiter, by position.
         self._waiting: dict[int, trio.CancelScope] = {}
         #: The running calls that have a scope, by position.
-        self._running: dict[int, _Running] = {}
+        self._running: dict[int, CallContext] = {}
         self._context = BatchContext(
             services.notices,
             self._step,
@@ -156,7 +148,7 @@ class Batch:
         if position is None:
             return False
         running = self._running.get(position)
-        if running is not None:
+        if running is not None and running.scope is not None:
             running.cancelled = True
             running.scope.cancel()
             return True
@@ -284,30 +276,31 @@ class Batch:
     async def _run(self, planned: Planned) -> None:
         """Run one call and decide its status."""
         await trio.lowlevel.checkpoint_if_cancelled()
-        position, call, tool = planned.position, planned.call, _tool(planned)
+        position, call, tool = planned.position, planned.call, planned.tool
+        assert tool is not None, "a planned call without a refusal has a tool"
         turn = self._turn
         if not turn.is_open(position):
             return
-        context = CallContext(
-            call, copy_json(call.arguments), self._context, threaded=tool.threaded
-        )
+        context = CallContext(call, copy_json(call.arguments), self._context, tool.threaded)
         context.make_current()
         timeout = tool.timeout if tool.timeout is not None else self._params.tool_timeout
-        running = None
+        scope = None
         if timeout is not None or self._services.can_cancel_calls:
-            deadline = math.inf if timeout is None else context.began + timeout
-            scope = trio.CancelScope(deadline=deadline)
-            running = self._running[position] = _Running(scope, timeout)
+            context.scope = scope = trio.CancelScope()
+            if timeout is not None:
+                context.timeout = timeout
+                scope.deadline = context.began + timeout
+            self._running[position] = context
         if not tool.threaded:
             turn.tool_started(position)
         if self._notices.listening:
             self._notices.tell(ev.CallStarted, self._step, call)
         try:
-            if running is None:
+            if scope is None:
                 value = await call_pair_unprotected(self._agent.call_tool, planned, context)
                 self._returned(planned, context, value)
             else:
-                with running.scope:
+                with scope:
                     value = await call_pair_unprotected(self._agent.call_tool, planned, context)
                     self._returned(planned, context, value)
         except leaving.EXITS:
@@ -315,16 +308,16 @@ class Batch:
         except BaseException as error:  # noqa: BLE001  _raised raises what must leave
             # The one place where everything is looked at: a tool may raise what
             # it likes, and only what comes from outside may leave.
-            self._raised(planned, context, running, error)
+            self._raised(planned, context, error)
         else:
             if context.open:
-                self._stopped(planned, context, running)
+                self._stopped(planned, context)
             return  # it has its result
         finally:
             if tool.threaded and context.open and not context.give_up():
                 turn.tool_started(position)
             context.open = False
-            if running is not None:
+            if scope is not None:
                 self._running.pop(position, None)
         if turn.is_open(position):
             # The caller cancelled, and the tool said so in a foreign loop's words.
@@ -354,27 +347,21 @@ class Batch:
             result = attrs.evolve(result, status=v.CallStatus.ERROR)
         self._finished(planned, context, result)
 
-    def _stopped(self, planned: Planned, context: CallContext, running: _Running | None) -> None:
+    def _stopped(self, planned: Planned, context: CallContext) -> None:
         """The call's own scope caught a cancel: by `cancel_call`, or its timeout."""
         call = planned.call
-        if running is None:
+        if context.scope is None:
             raise InternalError(f"call {call.id!r} ended without a result")
         if _tool(planned).threaded and context.give_up():
-            why = "was cancelled" if running.cancelled else "waited for a thread too long"
+            why = "was cancelled" if context.cancelled else "waited for a thread too long"
             result = stand_ins.call_withdrawn(call, why)
-        elif running.cancelled or running.timeout is None:
+        elif context.cancelled or context.timeout is None:
             result = stand_ins.call_cancelled(call)
         else:
-            result = stand_ins.call_timed_out(call, running.timeout)
+            result = stand_ins.call_timed_out(call, context.timeout)
         self._finished(planned, context, attrs.evolve(result, duration=context.duration))
 
-    def _raised(
-        self,
-        planned: Planned,
-        context: CallContext,
-        running: _Running | None,
-        error: BaseException,
-    ) -> None:
+    def _raised(self, planned: Planned, context: CallContext, error: BaseException) -> None:
         """Answer the call with its error, unless the error comes from outside: then raise it."""
         if not context.open:
             # The value was recorded; what the scope's exit raises must leave.
@@ -389,8 +376,8 @@ class Batch:
         if len(cancels) == len(inner):
             if outside:
                 return  # the call stays open, and the caller's Cancelled comes after this
-            if running is not None and running.scope.cancel_called:
-                self._stopped(planned, context, running)
+            if context.scope is not None and context.scope.cancel_called:
+                self._stopped(planned, context)
                 return
         call = planned.call
         match error:

@@ -47,10 +47,21 @@ class BatchContext:
 class CallContext:
     """One call on its way. Implements `trio_runner.abc.ToolContext`."""
 
-    __slots__ = ("_batch", "_call", "_unclaimed", "arguments", "attached", "began", "open")
+    __slots__ = (
+        "_batch",
+        "_call",
+        "_unclaimed",
+        "arguments",
+        "attached",
+        "began",
+        "cancelled",
+        "open",
+        "scope",
+        "timeout",
+    )
 
     def __init__(
-        self, call: v.ToolCall, arguments: v.JSONObject, batch: BatchContext, *, threaded: bool
+        self, call: v.ToolCall, arguments: v.JSONObject, batch: BatchContext, threaded: bool
     ) -> None:
         self._call: Final = call
         self._batch: Final = batch
@@ -63,6 +74,12 @@ class CallContext:
         self.open: bool = True
         #: Messages with media, to go behind the results of the step.
         self.attached: tuple[v.Message, ...] = ()
+        #: What the call runs in, where it has a timeout or `cancel_call` can reach it.
+        self.scope: trio.CancelScope | None = None
+        #: Seconds that it may take; set together with ``scope``.
+        self.timeout: float | None = None
+        #: Whether `cancel_call` hit it while it ran.
+        self.cancelled: bool = False
 
     @property
     def call_id(self) -> str:

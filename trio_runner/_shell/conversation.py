@@ -29,6 +29,7 @@ from trio_runner._core.errors import (
 from trio_runner._core.fold import fold
 from trio_runner._core.history import History
 from trio_runner._core.normalise import with_plain_meta
+from trio_runner._core.quick import ByFields
 from trio_runner._core.reconcile import HistoryRollbackState, reconcile_interrupted_history
 from trio_runner._core.turn import Phase, Turn
 from trio_runner._core.validity import history_problems, result_problems
@@ -38,8 +39,8 @@ from trio_runner.abc import JournalSession
 _log = logging.getLogger("trio_runner")
 
 
-@attrs.frozen
-class LastTurn:
+@attrs.frozen(eq=False, repr=False)
+class LastTurn(ByFields):
     """How the newest turn ended.
 
     Attributes:
