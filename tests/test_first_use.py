@@ -103,6 +103,20 @@ def test_a_setting_that_cannot_work_is_refused_at_once(options: dict[str, Any], 
         agent_of("ok", **options)
 
 
+async def test_a_call_as_the_provider_sent_it_is_normalised() -> None:
+    async def add(a: int, b: int) -> int:
+        """Add two numbers."""
+        return a + b
+
+    raw = tr.ToolCall.from_model(id=None, name="add", arguments='{"a": 1, "b": 2}')
+    agent = agent_of(tr.Message.assistant(tool_calls=[raw]), "3", tools=[add])
+    await agent.generate("go")
+    [asked] = agent.history[1].tool_calls
+    assert asked.arguments == {"a": 1, "b": 2}
+    assert asked.id
+    assert agent.history[2].tool_results[0].text == "3"
+
+
 def test_public_names_are_shown_under_their_public_path() -> None:
     assert tr.ToolAgent.__module__ == tr.BusyError.__module__ == tr.tool.__module__ == "trio_runner"
     assert events.TurnEnded.__module__ == "trio_runner.events"

@@ -58,8 +58,8 @@ class Model(Protocol):
     async def reply(self, request: ModelRequest, emit: DeltaSink) -> v.Message:
         """Return the assistant message that answers ``request``.
 
-        Tool calls may have their arguments as text, and missing or repeated
-        ids; the runner normalises them. Cancellation must be let through, and
+        Tool calls (`ToolCall.from_model`) may have their arguments as text, and
+        missing or repeated ids; the runner normalises them. Cancellation must be let through, and
         must close the provider's stream. An error leaves the turn bare.
         """
         ...
@@ -267,11 +267,20 @@ class JournalSession(Protocol):
         ...
 
     def append(self, records: Sequence[records_.Record]) -> CommitTicket:
-        """Number, encode and enqueue ``records`` as one commit. No checkpoint."""
+        """Take ``records`` as one commit: all of them become durable, or none. No checkpoint.
+
+        They are numbered by their place in the session; ``records`` is not used
+        after the call. What it raises counts as a commit that failed: it is
+        reported, and the records come again in front of the next append.
+        """
         ...
 
     async def aclose(self) -> None:
-        """Give the session up after what was appended is settled; the caller bounds the wait."""
+        """Give the session up after what was appended is settled; the caller bounds the wait.
+
+        When cancelled, the session is free all the same: mark it closed first,
+        then wait. What is open may still land.
+        """
         ...
 
 
@@ -279,7 +288,12 @@ class Journal(Protocol):
     """Keeps sessions."""
 
     async def open(self, session_id: str) -> JournalSession:
-        """Open a session for writing, making it when it is new."""
+        """Open a session for writing, making it when it is new.
+
+        Raises:
+          JournalError: the session is open for writing already (one writer at a
+            time is the journal's to see to), or cannot be read.
+        """
         ...
 
 

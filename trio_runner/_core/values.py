@@ -183,7 +183,7 @@ class ToolCall:
     """One call the model asks for.
 
     A model adapter may hand over ``arguments`` as the provider's text or as
-    ``None``, and ``id`` may be missing or repeated; the boundary
+    ``None``, and ``id`` may be missing or repeated (`from_model`); the boundary
     (``_core/normalise.py``) stores a JSON object and a unique id in every case.
 
     Attributes:
@@ -195,6 +195,15 @@ class ToolCall:
     name: str
     arguments: JSONObject = attrs.field(factory=empty_object)
     arguments_error: str | None = None
+
+    @classmethod
+    def from_model(cls, *, id: object, name: object, arguments: object) -> ToolCall:
+        """A call as the provider sent it: what a model adapter puts in its reply.
+
+        ``arguments`` may be text, an object or None, and ``id`` may be missing;
+        nothing is checked here, the boundary normalises all of it.
+        """
+        return cls(cast("str", id), cast("str", name), cast("JSONObject", arguments))
 
 
 make_call: Final = quick(ToolCall)
@@ -208,7 +217,8 @@ class ToolResult:
 
     Attributes:
       status: what became of the call; ``is_error`` follows from it.
-      duration: seconds the call ran, None when it never started.
+      duration: seconds the call ran; None when it never started, or when the
+        turn ended before it did.
     """
 
     call_id: str = ""
