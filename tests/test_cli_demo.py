@@ -12,7 +12,7 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click.testing
 import pytest
@@ -176,15 +176,23 @@ def test_a_signal_before_the_first_call_is_told_in_json_too(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_two_signals_at_once_still_end_with_the_summary(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["INT", "TERM"]
+)
+def test_two_signals_at_once_still_end_with_the_summary(
+    tmp_path: Path, number: signal.Signals, status: int
+) -> None:
     process = start("--delay", "30", cwd=tmp_path)
     assert process.stdout is not None
     while not process.stdout.readline().startswith("  > "):
         assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
+    # The first has been seen when its call is told; the server is still being closed then.
+    while not process.stdout.readline().startswith("  < "):
+        assert process.poll() is None
+    process.send_signal(number)
     returned, out, err = finished(process)
-    assert (returned, err) == (130, "")
+    assert (returned, err) == (status, "")
     assert "The history is valid" in out
     assert servers_of(tmp_path) == []
 
@@ -193,23 +201,26 @@ def _do_nothing(_: demo.DemoRun) -> None:
     pass
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_while_the_summary_is_written_does_not_lose_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     real = demo.DemoRun.report
 
     def report(self: demo.DemoRun) -> demo_view.Report:
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(number)
         return real(self)
 
     monkeypatch.setattr(demo.DemoRun, "run", _do_nothing)
     monkeypatch.setattr(demo.DemoRun, "report", report)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         arguments = ["demo", "--json", "--directory", str(tmp_path)]
         done = click.testing.CliRunner().invoke(demo.cli, arguments)
     finally:
-        signal.signal(signal.SIGINT, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)
     assert done.exit_code == 0
     assert json.loads(done.output)["history_valid"] is True
 
@@ -305,6 +316,47 @@ def test_without_a_file_to_read_the_second_reply_is_the_answer() -> None:
     _, closer_look, _ = demo_script.script()
     history = asked_and_answered(("list_files", {"entries": []}))
     assert isinstance(closer_look(request(*history)), str)  # type: ignore[operator]
+
+
+def test_the_planner_does_not_choose_files_of_a_kind_that_has_no_lines() -> None:
+    _, closer_look, _ = demo_script.script()
+    kinds = [{"suffix": ".bin", "lines": 0}, {"suffix": "(none)", "lines": 0}]
+    history = asked_and_answered(
+        ("list_files", {"entries": [entry("a.BIN"), entry("b"), entry("c.py")]}),
+        ("count_lines", {"by_suffix": [*kinds, {"suffix": ".py", "lines": 3}]}),
+    )
+    calls: Sequence[tr.ToolCall] = closer_look(request(*history))  # type: ignore[operator]
+    assert [call.arguments["path"] for call in calls] == ["c.py"]
+
+
+def answered(tool: str, **data: Any) -> str:
+    _, _, answer = demo_script.script()
+    whole = {"cut": None, "unreadable": 0, "not_entered": 0, **data}
+    history = asked_and_answered((tool, whole), arguments={"text": "TODO"})
+    text = cast("Any", answer)(request(*history))
+    return str(text)
+
+
+def counted(files: int, **data: Any) -> str:
+    kinds = [{"suffix": ".py", "lines": 2, "files": files}]
+    return answered("count_lines", files=files, lines=2, bytes=9, by_suffix=kinds, **data)
+
+
+def test_the_answer_says_no_files_only_when_everything_was_seen() -> None:
+    assert counted(0) == "There are no files here."
+    assert counted(0, cut="time limit") == "No file was seen: time limit."
+    assert counted(0, unreadable=2) == "No file was seen: 2 places could not be read."
+
+
+def test_the_answer_says_what_it_does_not_cover() -> None:
+    said = counted(1, cut="time limit", unreadable=2, not_entered=1)
+    assert "in all (time limit; 2 could not be read)." in said
+    assert "1 directory, such as .git, was not looked into." in said
+    assert "3 directories, such as .git, were" in counted(1, not_entered=3)
+    said = answered("search_text", matches=[], files_searched=3, unreadable=1)
+    assert said == "'TODO' stands nowhere in 3 text files (1 could not be read)."
+    said = answered("search_text", matches=[], files_searched=0)
+    assert said == "There was no text file to search for 'TODO'."
 
 
 def test_the_answer_says_which_tools_failed_and_why() -> None:

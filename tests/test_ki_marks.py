@@ -50,12 +50,6 @@ APPLICATIONS: Mapping[str, str] = {
     "trio_runner/_cli/": "runs under trio_runner.run(), where Ctrl-C comes at checkpoints only",
     "trio_runner/testing/": "plays the application around the library, in tests",
 }
-# Roots that nobody marked, by file and name, and why that is borne. They run in a nursery of
-# the server's owner, a system task; trio protects that task itself, but not its children.
-UNMARKED_ROOTS: Mapping[tuple[str, str], str] = {
-    ("adapters/trio_runner_adapters/mcp/_stdio.py", name): "under trio_runner.run() only, as yet"
-    for name in ("_drain", "write_messages", "watch", "read_stderr")
-}
 # Calls of user code without a trampoline, by file and the function they are in, and why.
 DIRECT_CALLS: Mapping[tuple[str, str], str] = {
     ("trio_runner/_shell/agent.py", "reply"): "is itself called through a trampoline only",
@@ -222,7 +216,7 @@ def unmarked_roots(sources: Iterable[Source]) -> list[str]:
             for function in functions_behind(root, source):
                 if function is None:
                     found.append(source.at(node, f"cannot find {ast.unparse(root)}"))
-                elif not has_mark(function) and (source.path, function.name) not in UNMARKED_ROOTS:
+                elif not has_mark(function):
                     found.append(source.at(function, f"the root {function.name} is not marked"))
     return found
 
@@ -380,16 +374,6 @@ def test_the_rules_see_the_roots_and_trampolines_of_the_project() -> None:
 
 def test_each_stated_exception_is_still_needed() -> None:
     by_path = {source.path: source for source in project()}
-    for path, name in UNMARKED_ROOTS:
-        roots = [
-            function
-            for _, root in starts(by_path[path])
-            if root is not None
-            for function in functions_behind(root, by_path[path])
-            if function is not None and function.name == name
-        ]
-        assert roots, (path, name)
-        assert not all(map(has_mark, roots)), (path, name)
     for path, name in DIRECT_CALLS:
         calls = [
             node

@@ -51,10 +51,14 @@ def test_a_quick_value_is_frozen(cls: type[Any], make: type[Any], args: tuple[An
     assert made == cls(*args)
 
 
+def pickled(value: Any) -> Any:
+    return pickle.loads(pickle.dumps(value))
+
+
 @each_maker
 @pytest.mark.parametrize(
     "through",
-    [copy.copy, copy.deepcopy, attrs.evolve, lambda value: pickle.loads(pickle.dumps(value))],
+    [copy.copy, copy.deepcopy, attrs.evolve, pickled],
     ids=["copy", "deepcopy", "evolve", "pickle"],
 )
 def test_a_quick_value_can_be_copied(
@@ -141,8 +145,8 @@ def test_the_repr_names_class_and_fields() -> None:
     ids=["event", "record", "block"],
 )
 def test_events_records_and_media_are_frozen_and_copied_whole(value: Any) -> None:
-    assert pickle.loads(pickle.dumps(value)) == value
+    assert pickled(value) == value
     assert copy.deepcopy(value) == value
     assert hash(copy.copy(value)) == hash(value)
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
-        setattr(value, attrs.fields(type(value))[0].name, None)
+        setattr(value, next(iter(attrs.asdict(value))), None)

@@ -103,6 +103,8 @@ class Trouble:
 
     unreadable: int = 0
     not_entered: int = 0
+    #: That a directory had more entries than are looked at; the walk went on without them.
+    cut: str | None = None
 
 
 def shown(parts: Parts) -> str:
@@ -148,7 +150,7 @@ class Tree:
         while todo:
             here = todo.popleft()
             try:
-                entries = self._scan(here, budget)
+                entries = self._scan(here, budget, trouble)
             except OSError as error:
                 if here == start:
                     raise RefusedError(_reason(here, error)) from error
@@ -198,16 +200,14 @@ class Tree:
         except OSError as error:
             raise RefusedError(_reason(parts, error)) from error
 
-    def _scan(self, parts: Parts, budget: Budget) -> list[Entry]:
+    def _scan(self, parts: Parts, budget: Budget, trouble: Trouble) -> list[Entry]:
         directory = self._open_directory(parts)
         try:
             found: list[Entry] = []
             with os.scandir(directory) as scan:
                 for item in scan:
                     if len(found) >= _DIRECTORY_ENTRIES:
-                        budget.cut = (
-                            budget.cut or f"more than {_DIRECTORY_ENTRIES} in one directory"
-                        )
+                        trouble.cut = f"more than {_DIRECTORY_ENTRIES} in one directory"
                         break
                     if not budget.goes_on():
                         break

@@ -8,10 +8,12 @@ in size, entries and time, and a cancelled call stops working.
 from __future__ import annotations
 
 import argparse
+import io
+import itertools
 import math
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -28,6 +30,7 @@ _MAX_MATCHES: Final = 50
 _MAX_SUFFIXES: Final = 50
 _MAX_LINE: Final = 200  # characters
 _MAX_READ_BYTES: Final = 64 * 1024
+_MAX_LINE_BYTES: Final = 16 * 1024  # of one line that is read
 _MAX_SEARCHED_BYTES: Final = 2 * 1024 * 1024
 _MAX_COUNTED_BYTES: Final = 16 * 1024 * 1024
 _MAX_ENTRIES: Final = 100_000
@@ -175,7 +178,9 @@ class FileTools:
         left = files + directories > len(entries)
         return Listing(
             path=trees.shown(start),
-            cut=budget.cut or (f"only the first {_MAX_LISTED} are shown" if left else None),
+            cut=budget.cut
+            or trouble.cut
+            or (f"only the first {_MAX_LISTED} are shown" if left else None),
             unreadable=trouble.unreadable,
             not_entered=trouble.not_entered,
             entries=entries,
@@ -201,7 +206,7 @@ class FileTools:
         ordered = sorted(counts.values(), key=lambda one: (-one.lines, -one.bytes, one.suffix))
         return Counts(
             path=trees.shown(start),
-            cut=budget.cut,
+            cut=budget.cut or trouble.cut,
             unreadable=trouble.unreadable,
             not_entered=trouble.not_entered,
             by_suffix=ordered,
@@ -234,13 +239,13 @@ class FileTools:
             if _is_binary(data):
                 continue
             searched += 1
-            matches += _matches(entry.parts, data, needle, ignore_case)
+            matches += _matches(entry.parts, data, needle, ignore_case, budget)
             if len(matches) > _MAX_MATCHES:
                 budget.cut = budget.cut or f"only the first {_MAX_MATCHES} matches are shown"
                 break
         return Matches(
             path=trees.shown(start),
-            cut=budget.cut,
+            cut=budget.cut or trouble.cut,
             unreadable=trouble.unreadable,
             not_entered=trouble.not_entered,
             matches=matches[:_MAX_MATCHES],
@@ -249,25 +254,20 @@ class FileTools:
 
     def _read(self, budget: trees.Budget, path: str, start_line: int, max_lines: int) -> FilePart:
         parts = self.tree.parts_of(path)
-        data = b"".join(self.tree.chunks(parts, budget, _MAX_COUNTED_BYTES))
         size = self.tree.size(parts)
         name = trees.shown(parts)
-        if _is_binary(data):
+        chunks = self.tree.chunks(parts, budget, _MAX_COUNTED_BYTES)
+        first = next(chunks, b"")
+        if _is_binary(first):
             return FilePart(path=name, text="", first_line=1, lines=0, file_bytes=size, binary=True)
-        wanted = data.decode("utf-8", "replace").splitlines()[start_line - 1 :]
-        taken: list[str] = []
-        left = _MAX_READ_BYTES
-        for line in wanted[:max_lines]:
-            left -= len(line.encode()) + 1
-            if left < 0 and taken:
-                break
-            taken.append(line[: _MAX_READ_BYTES // 4])
-        more = len(taken) < len(wanted) or size > len(data)
+        excerpt = _Excerpt(start_line, max_lines)
+        excerpt.read(itertools.chain([first], chunks))
+        more = excerpt.more or size > _MAX_COUNTED_BYTES
         return FilePart(
             path=name,
-            text="\n".join(taken),
+            text="\n".join(excerpt.lines),
             first_line=start_line,
-            lines=len(taken),
+            lines=len(excerpt.lines),
             file_bytes=size,
             cut=budget.cut or ("there is more in the file" if more else None),
         )
@@ -287,14 +287,64 @@ def _is_binary(data: bytes) -> bool:
     return b"\0" in data[:8192]
 
 
-def _matches(parts: trees.Parts, data: bytes, needle: str, ignore_case: bool) -> list[Match]:
+class _Excerpt:
+    """Some lines of a file, taken from its chunks as they come; only a line break ends a line."""
+
+    def __init__(self, start_line: int, max_lines: int) -> None:
+        self._start_line = start_line
+        self._max_lines = max_lines
+        self._left_bytes = _MAX_READ_BYTES
+        self.lines: list[str] = []
+        #: Whether something of the file comes behind, or was left out of a line.
+        self.more = False
+
+    def read(self, chunks: Iterable[bytes]) -> None:
+        """Take the wanted lines and stop; nothing before them is decoded or kept."""
+        number, begun = 1, b""
+        for chunk in chunks:
+            ends = chunk.count(b"\n")
+            if number + ends < self._start_line:
+                number += ends
+                continue
+            *whole, rest = chunk.split(b"\n")
+            for piece in whole:
+                if number >= self._start_line and not self._take(begun + piece):
+                    return
+                number, begun = number + 1, b""
+            if number >= self._start_line:
+                # One byte more than is shown tells that there is more.
+                begun = (begun + rest)[: _MAX_LINE_BYTES + 1]
+        if begun:
+            self._take(begun)
+
+    def _take(self, raw: bytes) -> bool:
+        """Keep a line, and return whether to go on."""
+        line = raw[:_MAX_LINE_BYTES].removesuffix(b"\r").decode("utf-8", "replace")
+        self._left_bytes -= len(line.encode()) + 1
+        if len(self.lines) == self._max_lines or (self._left_bytes < 0 and self.lines):
+            self.more = True
+            return False
+        self.lines.append(line)
+        self.more = self.more or len(raw) > _MAX_LINE_BYTES
+        return True
+
+
+def _matches(
+    parts: trees.Parts, data: bytes, needle: str, ignore_case: bool, budget: trees.Budget
+) -> list[Match]:
     found: list[Match] = []
-    for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), 1):
+    text = data.decode("utf-8", "replace")
+    if needle not in (text.casefold() if ignore_case else text):
+        return found  # as in most files; looking line by line takes longer
+    # Only a line break ends a line, as in editors; str.splitlines knows eight others.
+    for number, line in enumerate(io.StringIO(text, newline="\n"), 1):
+        if number % 1000 == 0 and not budget.goes_on():
+            break
         place = (line.casefold() if ignore_case else line).find(needle)
         if place >= 0:
             begin = max(0, place - _MAX_LINE // 2)
-            text = line[begin : begin + _MAX_LINE].strip()
-            found.append(Match(path=trees.shown(parts), line=number, text=text))
+            near = line[begin : begin + _MAX_LINE].strip()
+            found.append(Match(path=trees.shown(parts), line=number, text=near))
             if len(found) > _MAX_MATCHES:
                 break
     return found

@@ -63,6 +63,12 @@ ALL_BLOCKS = {
     "_meta": {"trace": "7"},
 }
 
+FLOODS = {
+    "blank": b"\n",
+    "ping": b'{"jsonrpc":"2.0","id":7,"method":"ping"}\n',
+    "changed": b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}\n',
+}
+
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
 
@@ -107,6 +113,19 @@ def call(request: dict[str, Any]) -> None:  # noqa: C901 - a table of misbehavio
             value = request["params"]["arguments"].get("value")
             fields = {} if value is None else {"structuredContent": value}
             answer(request, text("kept", **fields))
+        case "typescript", "cut":
+            raw(b'{"result":{"content":[\n')
+        case "typescript", "huge":
+            # The order of the members is the official TypeScript SDK's.
+            message = {"result": text("x" * 200_000), "jsonrpc": "2.0", "id": request["id"]}
+            raw(json.dumps(message).encode() + b"\n")
+        case "deaf", _:
+            echo(request)
+            time.sleep(600)
+        case "flood", kind:
+            echo(request)
+            while True:
+                raw(FLOODS[kind] * 1000)
         case "progress", _:
             token = request["params"]["_meta"]["progressToken"]
             params = {"progressToken": token, "progress": 1, "total": 2, "message": "half"}
@@ -166,6 +185,10 @@ def tools(request: dict[str, Any]) -> dict[str, Any]:
             return {"tools": [tool("die"), tool("half"), tool("leave_child"), tool("echo")]}
         case "silent":
             return {"tools": [tool("wait"), tool("echo")]}
+        case "typescript":
+            return {"tools": [tool("cut"), tool("huge"), tool("echo")]}
+        case "flood":
+            return {"tools": [tool(kind) for kind in FLOODS]}
         case "broken":
             known = ["null", "cut", "huge", "no_content", "surrogate", "refuse", "echo"]
             return {"tools": [tool(name) for name in known]}

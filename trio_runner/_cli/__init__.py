@@ -32,5 +32,6 @@ def main() -> None:
         sys.exit(2)
     except KeyboardInterrupt:
         # Importing takes a second or two; nothing has been started yet.
+        sys.stderr.write("trio-runner: interrupted before the turn began\n")
         sys.exit(130)
     commands.cli()

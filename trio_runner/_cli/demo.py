@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Final
 
 import click
-import rich.console
 import trio
 
 import trio_runner as tr
@@ -64,17 +63,27 @@ def demo(directory: Path, delay: float, as_json: bool) -> None:
         # A file's name must not end the demo on a terminal that cannot show it.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    view = demo_view.View(rich.console.Console(quiet=as_json, highlight=False))
-    run = DemoRun(directory.absolute(), delay, view)
+    view = demo_view.View(demo_view.console(quiet=as_json))
+    run = DemoRun(_absolute(directory), delay, view)
     run.run()
-    # The turn is over and nothing runs: a further Ctrl-C would only lose the summary.
+    # The turn is over and nothing runs: a further signal would only lose the summary.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     report = run.report()
-    if as_json:
-        sys.stdout.write(report.as_json() + "\n")
     view.summary(report)
-    sys.stdout.flush()
-    sys.exit(run.exit_status(report))
+    if as_json:
+        view.raw(report.as_json() + "\n")
+    lost = view.finish()
+    sys.exit(run.exit_status(report) or (1 if lost else 0))
+
+
+def _absolute(directory: Path) -> Path:
+    try:
+        return directory.absolute()
+    except OSError as error:
+        raise click.BadParameter(
+            f"the current directory cannot be found: {error.strerror}", param_hint="--directory"
+        ) from error
 
 
 class DemoRun:
@@ -100,14 +109,19 @@ class DemoRun:
             self._error = str(group.exceptions[0])
 
     async def _main(self) -> None:
+        # Before the server starts, which takes a second: something is to be seen at once.
+        self._view.line(f"{demo_script.QUESTION} ({self._directory})", "bold")
+        scope = trio.CancelScope()
+        self._view.stop_with(scope)
         async with trio.open_nursery() as nursery:
-            await nursery.start(self._watch_for_sigterm, nursery.cancel_scope)
-            async with self._agent:
-                await self._turn()
+            await nursery.start(self._watch_for_sigterm, scope)
+            # Inside: the watch goes on while the agent closes, so a second signal does no harm.
+            with scope:
+                async with self._agent:
+                    await self._turn()
             nursery.cancel_scope.cancel()
 
     async def _turn(self) -> None:
-        self._view.line(f"{demo_script.QUESTION} ({self._directory})", "bold")
         async with self._agent.turn(demo_script.QUESTION) as runner:
             async for message in runner:
                 if message.tool_calls:

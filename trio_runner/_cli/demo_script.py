@@ -46,12 +46,20 @@ def _closer_look(request: abc.ModelRequest) -> tr.ToolCall | tuple[tr.ToolCall, 
 def _worth_reading(request: abc.ModelRequest) -> list[str]:
     """A few files that were found: a README first, then those with matches, then by size."""
     listed = _data(request, "list_files")
+    # Files of a kind that has no lines at all are no text.
+    textless = {
+        kind["suffix"]
+        for each in _data(request, "count_lines")
+        for kind in cast("list[Mapping[str, Any]]", each["by_suffix"])
+        if kind["lines"] == 0
+    }
     entries = [
         entry
         for each in listed
         for entry in cast("list[Mapping[str, Any]]", each["entries"])
         # A backslash stands for bytes of a name that are no text: it cannot be asked for.
         if entry["kind"] == "file" and 0 < entry["bytes"] < _MAX_SIZE and "\\" not in entry["path"]
+        if (PurePosixPath(entry["path"]).suffix.lower()[:20] or "(none)") not in textless
     ]
     matching = {
         match["path"]
@@ -81,7 +89,9 @@ def _answer(request: abc.ModelRequest) -> str:
 def _counted(request: abc.ModelRequest) -> Iterator[str]:
     for data in _data(request, "count_lines"):
         if data["files"] == 0:
-            yield "There are no files here."
+            unread = f"{_number(data['unreadable'], 'place')} could not be read"
+            blind = data["cut"] or (unread if data["unreadable"] else None)
+            yield "There are no files here." if blind is None else f"No file was seen: {blind}."
             continue
         yield (
             f"{_number(data['files'], 'file')} with {_number(data['lines'], 'line')} of text, "
@@ -92,6 +102,10 @@ def _counted(request: abc.ModelRequest) -> Iterator[str]:
             for one in cast("list[Mapping[str, Any]]", data["by_suffix"])[:4]
         ]
         yield f"Most of it: {', '.join(kinds)}."
+        if data["not_entered"]:
+            one = data["not_entered"] == 1
+            many = f"{data['not_entered']:,} directories, such as .git, were"
+            yield f"{'1 directory, such as .git, was' if one else many} not looked into."
 
 
 def _searched(request: abc.ModelRequest) -> Iterator[str]:
@@ -99,6 +113,9 @@ def _searched(request: abc.ModelRequest) -> Iterator[str]:
         data = cast("Mapping[str, Any]", result.structured_content)
         matches = cast("list[Mapping[str, Any]]", data["matches"])
         searched = f"{_number(data['files_searched'], 'text file')}{_cut(data)}"
+        if data["files_searched"] == 0:
+            yield f"There was no text file to search for {arguments['text']!r}{_cut(data)}."
+            continue
         if not matches:
             yield f"{arguments['text']!r} stands nowhere in {searched}."
             continue
@@ -157,4 +174,8 @@ def _number(count: int, what: str) -> str:
 
 
 def _cut(data: Mapping[str, Any]) -> str:
-    return f" ({data['cut']})" if data["cut"] else ""
+    """What an answer about a tree does not cover."""
+    said = [str(data["cut"])] if data["cut"] else []
+    if data["unreadable"]:
+        said.append(f"{data['unreadable']:,} could not be read")
+    return f" ({'; '.join(said)})" if said else ""

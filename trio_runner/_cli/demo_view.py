@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import attrs
 import rich.console
 import rich.text
+import trio
 
 import trio_runner as tr
 import trio_runner.events as events
@@ -101,12 +104,44 @@ class Report:
         )
 
 
+class _Console(rich.console.Console):
+    """A console that does not exit the process when its reader is gone: `View` sees to that."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise on; called while the error is handled."""
+        raise  # noqa: PLE0704 - rich calls this in its except block
+
+
+def console(*, quiet: bool) -> rich.console.Console:
+    """Return the console for a `View`; a quiet one shows nothing."""
+    return _Console(quiet=quiet, highlight=False)
+
+
 class View:
-    """Writes to the terminal; an observer of the turn."""
+    """Writes to the terminal; an observer of the turn.
+
+    Output that cannot be written (its reader is gone, the disk is full) is given up:
+    the scope of `stop_with` is cancelled, and `finish` tells.
+    """
 
     def __init__(self, console: rich.console.Console) -> None:
         self._console = console
         self._calls: dict[str, tr.ToolCall] = {}
+        #: Why nothing more is written.
+        self._lost: OSError | None = None
+        #: What is of no use when nobody reads.
+        self._scope: trio.CancelScope | None = None
+
+    def stop_with(self, scope: trio.CancelScope) -> None:
+        """Cancel ``scope`` when output cannot be written; at once if it could not."""
+        self._scope = scope
+        if self._lost is not None:
+            scope.cancel()
+
+    def _give_up(self, error: OSError) -> None:
+        self._lost = error
+        if self._scope is not None:
+            self._scope.cancel()
 
     def on_event(self, event: events.Event) -> None:
         """Show calls as they start and end."""
@@ -122,7 +157,35 @@ class View:
 
     def line(self, text: str, style: str = "") -> None:
         """Write one paragraph as it is: no markup, nothing guessed about it."""
-        self._console.print(rich.text.Text(printable(text), style=style), soft_wrap=True)
+        if self._lost is None:
+            try:
+                self._console.print(rich.text.Text(printable(text), style=style), soft_wrap=True)
+            except OSError as error:
+                self._give_up(error)
+
+    def raw(self, text: str) -> None:
+        """Write text as it is, past the console."""
+        if self._lost is None and sys.stdout is not None:
+            try:
+                sys.stdout.write(text)
+            except OSError as error:
+                self._lost = error
+
+    def finish(self) -> bool:
+        """Write what is buffered, and return whether output was lost."""
+        if sys.stdout is None:
+            return True
+        try:
+            sys.stdout.flush()
+        except OSError as error:
+            self._lost = self._lost or error
+        if self._lost is None:
+            return False
+        if not isinstance(self._lost, BrokenPipeError):
+            sys.stderr.write(f"trio-runner: cannot write the output: {self._lost.strerror}\n")
+        # What is still buffered would be tried again, and complained about, at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
 
     def call(self, report: CallReport) -> None:
         """Write what became of a call."""

@@ -219,7 +219,9 @@ class Batch:
                 else:
                     for planned in group:
                         # One frame less where nothing is waited for.
-                        child = self._run if _tool(planned).limiter is None else self._child
+                        tool = planned.tool
+                        waits = tool is not None and tool.limiter is not None
+                        child = self._child if waits else self._run
                         nursery.start_soon(child, planned, name=planned.call.name)
         except BaseExceptionGroup as group_error:
             raise leaving.pick(group_error, self._notices.suppressed) from None

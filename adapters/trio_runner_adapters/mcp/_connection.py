@@ -18,7 +18,7 @@ import logging
 import math
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import attrs
 import mcp
@@ -28,8 +28,14 @@ from mcp.client import Transport
 
 import trio_runner_adapters.mcp._errors as errors
 import trio_runner_adapters.mcp._listing as listing
+import trio_runner_adapters.mcp._wire as wires
 
 _log = logging.getLogger("trio_runner_adapters.mcp")
+
+#: Seconds that leaving the SDK's client may take when the close was asked for.
+_CLIENT_EXIT_TIMEOUT: Final = 1.0
+#: Tools left out that are named in the log; more are counted.
+_LOGGED_TOOLS: Final = 50
 
 #: Called once, synchronously, when a link has ended by itself.
 OnEnd: TypeAlias = Callable[[], None]
@@ -44,6 +50,10 @@ class Link(Transport, Protocol):
 
     def last_words(self) -> str:
         """Return what the server said last on a side channel; may be empty."""
+        ...
+
+    def close_sending(self) -> None:
+        """Take no further message; whoever waits to send one gets an error. No checkpoint."""
         ...
 
 
@@ -109,8 +119,13 @@ class Connection:
         #: Wakes the owner: somebody asked for the close, or the link has ended.
         self._wake = trio.Event()
         self._close_requested = False
+        self._token = trio.lowlevel.current_trio_token()
         #: Around everything the owner does with the server; its deadline is the start's.
         self._scope = trio.CancelScope()
+
+    def is_of_this_run(self) -> bool:
+        """Return whether it was made under the trio run that runs now."""
+        return self._token is trio.lowlevel.current_trio_token()
 
     def spawn(self) -> None:
         """Start the owner. No checkpoint."""
@@ -123,6 +138,8 @@ class Connection:
         self._wake.set()
         if not self.was_ready:
             self._scope.cancel()
+        else:
+            self._scope.deadline = trio.current_time() + _CLIENT_EXIT_TIMEOUT
 
     # --- the owner ---
 
@@ -161,21 +178,28 @@ class Connection:
                     self.why = await link.how_it_ended()
                     _log.warning("MCP server %r %s", self._name, self.why)
         if self._scope.cancelled_caught and not self._close_requested:
-            self._over(f"did not start within {self._start_timeout:g} seconds (start_timeout)")
+            # A legacy server that ignores what it does not know is found out after a long wait.
+            hint = "; a server of the older protocol may need mode='legacy'"
+            self._over(
+                f"did not start within {self._start_timeout:g} seconds (start_timeout)"
+                f"{hint if self._mode == 'auto' else ''}"
+            )
 
     async def _hold(self, link: Link) -> None:
-        pages = listing.ListingFilter()
-        transport = listing.FilteredTransport(link, pages)
+        wire = wires.Wire(self._name)
+        transport = wires.WiredTransport(link, wire)
         async with mcp.Client(transport, mode=self._mode, cache=None) as client:
-            pages.version = client.protocol_version
+            wire.version = client.protocol_version
             tools, stopped = await listing.list_all(client)
-            self._report(pages.take_left_out(), stopped)
-            self.listed = Listed(tuple(tools), dict(pages.output_schemas))
+            self._report(wire.listing.take_left_out(), stopped)
+            self.listed = Listed(tuple(tools), dict(wire.listing.output_schemas))
             self._ready(client)
             await self._wake.wait()
             # State first: from here on a call fails fast, whatever closing takes.
             self._over("has ended its connection")
             self.client = None
+            # The client's own tasks must not wait for a server that does not read.
+            link.close_sending()
 
     def _ready(self, client: mcp.Client) -> None:
         if self.state is State.STARTING:
@@ -216,8 +240,10 @@ class Connection:
             self._over(f"could not be started: {errors.said(error)}")
 
     def _report(self, left_out: list[listing.LeftOut], stopped: str | None) -> None:
-        for one in left_out:
+        for one in left_out[:_LOGGED_TOOLS]:
             _log.warning("MCP server %r, tool %r left out: %s", self._name, one.tool, one.reason)
+        if (more := len(left_out) - _LOGGED_TOOLS) > 0:
+            _log.warning("MCP server %r: %d more tools left out", self._name, more)
         if stopped is not None:
             _log.warning("MCP server %r: %s; the rest is left out", self._name, stopped)
 

@@ -47,7 +47,8 @@ def said(error: BaseException) -> str:
         case BaseExceptionGroup():
             return "; ".join([said(leaf) for leaf in leaves(error)[:3]])
         case mcp.MCPError():
-            return shortened(f"{error.error.message} (code {error.error.code})")
+            text = error.error.message.strip() or "no message"
+            return shortened(f"{text} (code {error.error.code})")
         case pydantic.ValidationError():
             # pydantic's own text quotes the whole input; the first fault is enough.
             first = error.errors(include_url=False, include_input=False)[0]

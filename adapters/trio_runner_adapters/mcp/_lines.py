@@ -134,12 +134,13 @@ def parse(line: bytes | Oversized) -> tuple[Parsed, ...]:
     # The slow way, for what strict JSON refuses though it can be understood:
     # lone surrogates, bytes that are not UTF-8.
     try:
-        value = convert.valid_json(json.loads(line.decode("utf-8", "replace")))
+        value: Any = convert.valid_json(json.loads(line.decode("utf-8", "replace")))
     except (ValueError, RecursionError):
         return _behind_text(line) or (_broken(line[:_HEAD], line[-_TAIL:], "not JSON"),)
     # A list is a batch, which protocol 2025-03-26 allows.
-    values = cast("list[object]", value) if type(value) is list and value else [value]
-    return tuple([_from_value(each, line) for each in values])
+    if type(value) is list and value:
+        return tuple([_from_value(each, line) for each in cast("list[Any]", value)])
+    return (_from_value(cast("Any", value), line),)
 
 
 def _behind_text(line: bytes) -> tuple[Parsed, ...] | None:

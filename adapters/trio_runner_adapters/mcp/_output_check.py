@@ -20,7 +20,7 @@ import trio_runner_adapters.mcp._schemas as schemas
 #: Steps of one check, about a microsecond each.
 MAX_STEPS: Final = 50_000
 #: Levels of schemas within schemas that are evaluated, references included.
-MAX_DEPTH: Final = 64
+MAX_DEPTH: Final = 100
 
 
 class UncheckableError(Exception):
@@ -64,11 +64,12 @@ class _Evaluation:
     def misfit(self, schema: object, value: object, where: _Place) -> _Misfit | None:
         """Return the first way in which ``value`` does not fit, and where, or None."""
         if schema is False:
-            return "nothing is allowed", where
+            return f"{_shown(value)} is not allowed", where
         if type(schema) is not dict:
             return None  # True
         fields = cast("dict[str, Any]", schema)
-        self._take(1 + len(fields))
+        parts = len(cast("list[object]", value)) if type(value) in (list, dict) else 0
+        self._take(1 + len(fields) + parts)
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise UncheckableError(f"its schemas refer to each other more than {MAX_DEPTH} deep")
@@ -231,7 +232,11 @@ def _shown(value: object) -> str:
             return "a list"
         case dict():
             return "an object"
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
         case int() if value.bit_length() > 1000:
             return "a huge number"
         case _:
-            return {None: "null", True: "true", False: "false"}.get(value, repr(value))
+            return repr(value)

@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 
 import mcp_types as m
 import mcp_types.methods
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 import trio_runner_adapters.mcp._convert as convert
 import trio_runner_adapters.mcp._errors as errors
@@ -27,12 +28,16 @@ def judged(result: dict[str, Any], version: str) -> dict[str, Any]:
     if result.get("resultType", "complete") != "complete":
         return result  # it asks for something, and has no content
     fields = dict(result)
+    if version in MODERN_PROTOCOL_VERSIONS:
+        fields.setdefault("resultType", "complete")  # required there; what else could it be
     notes: list[dict[str, Any]] = []
     for name, good in _FIELDS.items():
-        if name in fields and type(fields[name]) is not good:
+        if name in fields and fields[name] is None:
+            del fields[name]  # as good as absent
+        elif name in fields and type(fields[name]) is not good:
             problem = _problem({"content": [], name: fields[name]}, version)
             if problem is not None:
-                notes.append(_note(f"its {name}", fields.pop(name), problem))
+                notes.append(_note(f"the {name}", fields.pop(name), problem))
     content = fields.get("content", [] if "structuredContent" in fields else None)
     if type(content) is list:
         blocks = cast("list[object]", content)
@@ -44,7 +49,7 @@ def judged(result: dict[str, Any], version: str) -> dict[str, Any]:
 _FIELDS: Final = {"structuredContent": dict, "_meta": dict, "isError": bool}
 
 
-def _block(block: object, version: str) -> object:
+def _block(block: Any, version: str) -> Any:
     match block:
         case {"type": "text", "text": str()} if len(cast("dict[str, Any]", block)) == 2:
             return block  # most are, and need no second look
@@ -60,14 +65,16 @@ def _block(block: object, version: str) -> object:
         return block
     if type(block) is dict and "annotations" in block:
         # Hints only; not worth losing the block for.
-        bare = {key: item for key, item in cast("dict[str, Any]", block).items()}
+        bare = dict(cast("dict[str, Any]", block))
         del bare["annotations"]
         if _problem({"content": [bare]}, version) is None:
             return bare
-    return _note("a content block", block, problem)
+    return _note("a content block", cast("object", block), problem)
 
 
-def _problem(result: dict[str, Any], version: str) -> str | None:
+def _problem(part: dict[str, Any], version: str) -> str | None:
+    """Why a result with this part alone would be refused, or None."""
+    result = {"resultType": "complete", **part}
     try:
         mcp_types.methods.validate_server_result(CALL_METHOD, version, result)
         m.CallToolResult.model_validate(result, by_name=False)

@@ -16,6 +16,8 @@ from urllib.parse import unquote
 #: The JSON values that a schema may consist of, and the levels it may have.
 MAX_PARTS: Final = 10_000
 MAX_DEPTH: Final = 100
+#: The characters of a reference.
+MAX_REFERENCE: Final = 1000
 
 TYPES: Final = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
 
@@ -67,6 +69,8 @@ def is_older(document: Mapping[str, Any]) -> bool:
 def resolve(document: Mapping[str, Any], reference: str) -> tuple[bool, object]:
     """Return whether a reference into ``document`` leads to something, and to what."""
     here: object = document
+    if len(reference) > MAX_REFERENCE:
+        return False, None
     for raw in reference[2:].split("/") if len(reference) > 1 else ():
         part = unquote(raw).replace("~1", "/").replace("~0", "~")
         match here:
@@ -86,7 +90,7 @@ def resolve(document: Mapping[str, Any], reference: str) -> tuple[bool, object]:
 
 
 def _kind(value: object) -> str:
-    return "missing" if value is None else f"a {type(value).__name__}"
+    return "missing" if value is None else f"of type {type(value).__name__!r}"
 
 
 def _extent_problem(document: dict[str, Any]) -> str | None:
@@ -121,6 +125,8 @@ class _Walk:
         self._todo: list[tuple[object, str]] = [(document, "")]
         #: Identities of the objects seen; the document keeps them alive.
         self._seen: set[int] = set()
+        #: References that are known to lead somewhere.
+        self._sound: set[str] = set()
 
     def problem(self) -> str | None:
         while self._todo:
@@ -128,11 +134,12 @@ class _Walk:
             if type(here) is bool:
                 continue
             if type(here) is not dict:
-                return f"{_kind(here)} is not a schema at {where or 'the top'}"
-            if id(here) in self._seen:
+                return f"what is {_kind(here)} is not a schema at {where.strip('/') or 'the top'}"
+            schema = cast("dict[str, object]", here)
+            if id(schema) in self._seen:
                 continue
-            self._seen.add(id(here))
-            for keyword, value in cast("dict[str, object]", here).items():
+            self._seen.add(id(schema))
+            for keyword, value in schema.items():
                 if (said := self._keyword(keyword, value, where)) is not None:
                     return f"{said} at {f'{where}/{keyword}'.strip('/')}"
         return None
@@ -141,33 +148,34 @@ class _Walk:
         place = f"{where}/{keyword}"
         if keyword == "$ref":
             return self._reference(value)
-        if keyword == "items" and self._older and type(value) is list:
+        if keyword in _LISTED or (keyword == "items" and self._older and _is_list(value)):
+            if not _is_list(value) or not value:
+                return f"what is {_kind(value)} is not a list of schemas"
             self._todo += [(item, place) for item in cast("list[object]", value)]
         elif keyword in _ONE or keyword == "items":
             self._todo.append((value, place))
-        elif keyword in _LISTED:
-            if type(value) is not list or not value:
-                return f"{_kind(value)} is not a list of schemas"
-            self._todo += [(item, place) for item in cast("list[object]", value)]
         elif keyword in _NAMED:
             if type(value) is not dict:
-                return f"{_kind(value)} is not an object of schemas"
+                return f"what is {_kind(value)} is not an object of schemas"
             named = cast("dict[str, object]", value)
             self._todo += [(item, f"{place}/{name[:50]}") for name, item in named.items()]
         elif keyword in ("exclusiveMaximum", "exclusiveMinimum") and self._older:
-            return None if type(value) in (bool, int, float) else f"{_kind(value)} is no bound"
+            return (
+                None if type(value) in (bool, int, float) else f"what is {_kind(value)} is no bound"
+            )
         elif (form := _FORMS.get(keyword)) is not None and not form(value):
             return f"{_shown(value)} is not allowed"
         return None
 
     def _reference(self, value: object) -> str | None:
         if type(value) is not str:
-            return f"{_kind(value)} is no reference"
+            return f"what is {_kind(value)} is no reference"
         followed: set[str] = set()
-        reference = value
-        while True:
+        reference: object = value
+        # A schema that is nothing but a reference is followed further: it must end somewhere.
+        while type(reference) is str and reference not in self._sound:
             if reference in followed:
-                return f"the reference {reference[:100]!r} leads back to itself"
+                return f"the reference {reference!r} leads back to itself"
             followed.add(reference)
             if reference != "#" and not reference.startswith("#/"):
                 # A name within the document ("#node") or another document: only the
@@ -177,14 +185,21 @@ class _Walk:
             if not found:
                 return f"the reference {reference[:100]!r} leads nowhere"
             self._todo.append((target, reference[1:]))
-            following = cast("dict[str, object]", target).get("$ref") if type(target) is dict else 0
-            if type(following) is not str:
-                return None
-            reference = following
+            reference = (
+                cast("dict[str, object]", target).get("$ref") if _is_object(target) else None
+            )
+        self._sound |= followed
+        return None
+
+
+def _is_object(value: object) -> bool:
+    return type(value) is dict
 
 
 def _shown(value: object) -> str:
-    return f"{value!r}"[:100] if type(value) in (str, int, float, bool) else _kind(value)
+    return (
+        f"{value!r}"[:100] if type(value) in (str, int, float, bool) else f"what is {_kind(value)}"
+    )
 
 
 # --- the form of each other keyword ---------------------------------------------

@@ -15,6 +15,7 @@ import logging
 import os
 import signal
 import subprocess
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from types import TracebackType
@@ -22,12 +23,15 @@ from typing import Final, Literal, Self
 
 import anyio
 import attrs
+import mcp_types as m
 import trio
 from mcp.client.stdio import get_default_environment
+from mcp.shared.dispatcher import coerce_request_id
 from mcp.shared.message import SessionMessage
 
 import trio_runner_adapters.mcp._groups as groups
 import trio_runner_adapters.mcp._lines as lines
+import trio_runner_adapters.mcp._wire as wires
 from trio_runner_adapters._finishing import closing_scope
 
 _log = logging.getLogger("trio_runner_adapters.mcp")
@@ -61,6 +65,16 @@ class StdioCommand:
     close_timeout: float
 
 
+@attrs.define(eq=False)
+class _Outgoing:
+    """A message in the queue."""
+
+    data: bytes
+    #: The request's id, for a request that can still be taken back.
+    request_id: m.RequestId | None = None
+    taken_back: bool = False
+
+
 class StdioServer:
     """One running server. Made by `serve`; entering it as a transport hands out its streams."""
 
@@ -85,7 +99,11 @@ class StdioServer:
         self._ended = trio.Event()
         #: Set when the writer has written what it could.
         self._written = trio.Event()
-        self._outgoing, self._queue = trio.open_memory_channel[bytes](_QUEUE)
+        self._outgoing, self._queue = trio.open_memory_channel[_Outgoing](_QUEUE)
+        #: Requests that are queued and not yet being written.
+        self._unsent: dict[m.RequestId, _Outgoing] = {}
+        #: What the last line held and was not handed out yet.
+        self._parsed: deque[lines.Parsed] = deque()
         self._stderr_tail = b""
         #: Lines of the server that were no message.
         self.bad_lines = 0
@@ -104,15 +122,23 @@ class StdioServer:
     ) -> None:
         """Do nothing: the process outlives the SDK's client and is closed by `serve`."""
 
-    async def next_message(self) -> SessionMessage | None:
+    async def next_message(self) -> SessionMessage | Exception | None:
         """Return the next message, or None when there will be none any more."""
         while True:
-            while (line := self._splitter.next_line()) is not None:
-                match lines.parse(line):
+            while self._parsed:
+                match self._parsed.popleft():
                     case lines.Garbage() as garbage:
                         self._skip(garbage)
+                        # A server that floods us with them holds up nobody else.
+                        await trio.lowlevel.checkpoint()
+                    case lines.LostAnswer() as lost:
+                        self._skip(lost)
+                        return wires.LostAnswerError(lost.reason)
                     case message:
                         return SessionMessage(message)
+            if (line := self._splitter.next_line()) is not None:
+                self._parsed += lines.parse(line)
+                continue
             if self._ended.is_set():
                 return None
             try:
@@ -125,14 +151,39 @@ class StdioServer:
                 self._end()
 
     async def send(self, item: SessionMessage) -> None:
-        """Queue one message. Serialised here, so that a bad value is its sender's error."""
-        text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
+        """Queue one message. Serialised here, so that a bad value is its sender's error.
+
+        Waits while the queue is full, except to take back a request: that never
+        waits, and a request which is still in the queue is not sent at all.
+        """
+        message = item.message
+        text = message.model_dump_json(by_alias=True, exclude_unset=True)
+        outgoing = _Outgoing(text.encode() + b"\n")
         try:
-            await self._outgoing.send(text.encode() + b"\n")
+            if (taken_back := wires.cancelled_id(message)) is not None:
+                self._take_back(taken_back, outgoing)
+                await trio.lowlevel.checkpoint()
+                return
+            if type(message) is m.JSONRPCRequest:
+                outgoing.request_id = coerce_request_id(message.id)
+                # Known before there is room: a cancel while waiting takes it back as well.
+                self._unsent[outgoing.request_id] = outgoing
+            await self._outgoing.send(outgoing)
         except trio.BrokenResourceError:
             raise anyio.BrokenResourceError from None
         except trio.ClosedResourceError:
             raise anyio.ClosedResourceError from None
+
+    def _take_back(self, request_id: m.RequestId, notice: _Outgoing) -> None:
+        unsent = self._unsent.pop(request_id, None)
+        if unsent is not None:
+            unsent.taken_back = True
+            return
+        try:
+            self._outgoing.send_nowait(notice)
+        except trio.WouldBlock:
+            # It reads nothing at present; its answer, if one comes, goes to nobody.
+            _log.debug("MCP server %r: no room for a cancel", self._name)
 
     def close_sending(self) -> None:
         """Take no further message; what is queued is still written."""
@@ -140,23 +191,29 @@ class StdioServer:
 
     # --- its tasks ---
 
+    @trio.lowlevel.enable_ki_protection
     async def write_messages(self) -> None:
         """Write what is queued until there is no more, or the server stops reading."""
         try:
             async with self._queue:
-                async for data in self._queue:
-                    await self._stdin.send_all(data)
+                async for outgoing in self._queue:
+                    if outgoing.request_id is not None:
+                        self._unsent.pop(outgoing.request_id, None)
+                    if not outgoing.taken_back:
+                        await self._stdin.send_all(outgoing.data)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             # It reads no more. What it has answered already is still to be read.
             await self._end_soon()
         finally:
             self._written.set()
 
+    @trio.lowlevel.enable_ki_protection
     async def watch(self) -> None:
         """End the connection when the process has ended, even when a child holds its pipe."""
         await self._process.wait()
         await self._end_soon()
 
+    @trio.lowlevel.enable_ki_protection
     async def read_stderr(self) -> None:
         """Keep the tail of what the server writes to stderr."""
         stream = self._process.stderr
@@ -179,7 +236,7 @@ class StdioServer:
                 self._skip(lines.Garbage("cut off by the end", repr(rest[:200])))
             self._on_end()
 
-    def _skip(self, garbage: lines.Garbage) -> None:
+    def _skip(self, garbage: lines.Garbage | lines.LostAnswer) -> None:
         self.bad_lines += 1
         if self.bad_lines <= _LOGGED_LINES:
             _log.warning(
@@ -252,6 +309,7 @@ class StdioServer:
         while self._process.poll() is None or groups.group_lives(pgid):  # noqa: ASYNC110
             await trio.sleep(_POLL_INTERVAL)
 
+    @trio.lowlevel.enable_ki_protection
     async def _drain(self) -> None:
         with suppress(trio.ClosedResourceError, trio.BrokenResourceError):
             while await self._stdout.receive_some(_CHUNK_BYTES):
@@ -321,7 +379,7 @@ class _ReadStream:
     def __init__(self, server: StdioServer) -> None:
         self._server = server
 
-    async def receive(self) -> SessionMessage:
+    async def receive(self) -> SessionMessage | Exception:
         message = await self._server.next_message()
         if message is None:
             raise anyio.EndOfStream
@@ -333,7 +391,7 @@ class _ReadStream:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> SessionMessage:
+    async def __anext__(self) -> SessionMessage | Exception:
         message = await self._server.next_message()
         if message is None:
             raise StopAsyncIteration

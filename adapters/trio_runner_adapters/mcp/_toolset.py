@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -24,9 +25,11 @@ import trio_runner_adapters.mcp._connection as connections
 import trio_runner_adapters.mcp._convert as convert
 import trio_runner_adapters.mcp._errors as errors
 import trio_runner_adapters.mcp._names as names
-import trio_runner_adapters.mcp._schemas as schemas
+import trio_runner_adapters.mcp._output_check as output_check
 import trio_runner_adapters.mcp._stdio as stdio
-from trio_runner_adapters._finishing import closing_scope
+from trio_runner_adapters._finishing import wait_closed
+
+_log = logging.getLogger("trio_runner_adapters.mcp")
 
 #: Above ``close_timeout``, for the steps of closing that are not the process's.
 _CLOSE_SLACK: Final = 2.0
@@ -38,8 +41,10 @@ class McpToolset:
     Make it with `stdio`, give it to an agent, or use it in ``async with``. Any
     number of tasks may enter it and leave it in any order, each as often as it
     entered; the server starts with the first and is closed with the last, within
-    ``close_timeout``, its whole process group with it. After that it may be
-    entered again, which starts the server anew.
+    ``close_timeout``, its whole process group with it (not what it has moved to a
+    session of its own). After that it may be entered again, which starts the
+    server anew. An agent whose ``grace`` is shorter than ``close_timeout`` stops
+    waiting before that; the server is ended all the same.
 
     A call ends by its answer, by the server's end, by its timeout or by a cancel
     (which is passed on to the server), whichever comes first. Whatever the server
@@ -69,6 +74,8 @@ class McpToolset:
         #: The tools as they were offered last, and whose they are.
         self._tools: tuple[abc.Tool, ...] = ()
         self._tools_of: connections.Connection | None = None
+        #: Tools of which it was said that a result could not be checked.
+        self._said_unchecked: set[str] = set()
 
     @classmethod
     def stdio(
@@ -103,6 +110,9 @@ class McpToolset:
             each `Tool.timeout`.
           close_timeout: seconds for ending the process group.
           mode: "auto", "legacy" (the initialize handshake), or a protocol version.
+            "auto" asks the server first; one of the older protocol that ignores the
+            question, rather than refusing it, takes ten seconds more to start: say
+            "legacy" for it.
           prefix: expose ``prefix__tool`` in place of ``tool``.
           stderr: "tail" keeps its end for error messages, "inherit" mixes it into
             ours, "discard" throws it away.
@@ -218,6 +228,10 @@ class McpToolset:
                 self._connection = connection
                 connection.spawn()
                 return connection
+            if connection.closed.is_set() and not connection.is_of_this_run():
+                # Its run ended and closed it; nobody was left to leave.
+                self._connection = None
+                continue
             if connection.users > 0:
                 return connection
             # Its last user has left: two lives of a server never overlap.
@@ -229,9 +243,10 @@ class McpToolset:
         if connection.users > 0:
             return
         connection.request_close()
-        with closing_scope(self._connector.close_timeout + _CLOSE_SLACK):
-            await connection.closed.wait()
-        self._forget(connection)
+        try:
+            await wait_closed(connection.closed, self._connector.close_timeout + _CLOSE_SLACK)
+        finally:
+            self._forget(connection)
 
     def _forget(self, connection: connections.Connection) -> None:
         if self._connection is connection and connection.closed.is_set():
@@ -254,7 +269,7 @@ class McpToolset:
     ) -> abc.Tool:
         output_schema = output_schemas.get(tool.name)
         remote = _Remote(
-            tool.name, None if output_schema is None else schemas.OutputCheck(output_schema)
+            tool.name, None if output_schema is None else output_check.OutputCheck(output_schema)
         )
         annotations = tool.annotations
         return abc.Tool(
@@ -307,7 +322,9 @@ class McpToolset:
 
     def _refused(self, remote: _Remote, error: mcp.MCPError) -> tr.ToolError:
         where = f"MCP server {self._name!r}, tool {remote.name!r}"
-        if error.error.code == m.CONNECTION_CLOSED:
+        # The code is also the first that servers use for errors of their own; the text is the
+        # SDK's, for a connection that has ended.
+        if error.error.code == m.CONNECTION_CLOSED and error.error.message == "Connection closed":
             return tr.ToolError(
                 f"{where}: the connection ended during the call; "
                 "it is not known whether the tool finished"
@@ -323,7 +340,11 @@ class McpToolset:
             return attrs.evolve(result, content=text)
         if remote.output_check is None:
             return result
-        problem = remote.output_check.mismatch(result.structured_content)
+        try:
+            problem = remote.output_check.mismatch(result.structured_content)
+        except output_check.UncheckableError as error:
+            self._say_unchecked(remote, error)
+            return result
         if problem is None:
             return result
         note = (
@@ -336,13 +357,24 @@ class McpToolset:
             content=(tr.TextContent(note), *result.content),
         )
 
+    def _say_unchecked(self, remote: _Remote, error: output_check.UncheckableError) -> None:
+        if remote.name not in self._said_unchecked:
+            self._said_unchecked.add(remote.name)
+            _log.warning(
+                "MCP server %r, tool %r: a result was passed on without a check against the "
+                "tool's output schema: %s",
+                self._name,
+                remote.name,
+                error,
+            )
+
 
 @attrs.frozen
 class _Remote:
     """A tool as the server knows it."""
 
     name: str
-    output_check: schemas.OutputCheck | None
+    output_check: output_check.OutputCheck | None
 
 
 @attrs.frozen
