@@ -36,6 +36,7 @@ class FakeContext:
     idempotency_key: str = "1:0:c1"
     attempt: int = 1
     resumed: bool = False
+    began: float = 0.0
     may_start: bool = True
     claimed_in: list[int] = attrs.field(factory=list[int])
     on_claim: Callable[[], None] = lambda: None

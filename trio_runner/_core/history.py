@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Final, cast, overload
+from typing import ClassVar, Final, cast, overload
 
 import trio_runner._core.values as v
 
@@ -52,7 +52,7 @@ class HistoryView(Sequence[v.Message]):
             mine == theirs for mine, theirs in zip(self, others, strict=True)
         )
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return f"<HistoryView of {len(self)} messages>"

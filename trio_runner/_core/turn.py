@@ -119,9 +119,9 @@ class Turn:
         self.number: Final = number
         self.phase: Phase = Phase.AWAITING_MODEL
         #: Finished follow-ups; see the header.
-        self.iteration = 0
+        self.iteration: int = 0
         #: Replies so far; the step of the newest one is ``replies - 1``.
-        self.replies = 0
+        self.replies: int = 0
         #: Why the turn ended; None before.
         self.end_reason: v.EndReason | None = None
         #: What the newest interrupt or end did to the history.

@@ -77,7 +77,7 @@ class Commits:
         self._news = False
         #: Told of each failure, as it becomes known; the running turn listens.
         self.on_failure: Callable[[JournalError], None] = _nobody
-        self.strict = False
+        self.strict: bool = False
 
     def add(self, *records: r.Record) -> Commit | None:
         """Hand ``records`` to the journal. No checkpoint, never raises an `Exception`.

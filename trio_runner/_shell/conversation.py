@@ -66,17 +66,17 @@ class Conversation:
 
     def __init__(self, messages: Iterable[v.Message] = ()) -> None:
         #: Closed steps only.
-        self.history = History()
+        self.history: History = History()
         #: The newest turn on the history; not ENDED while it runs, or when a crash or a
         #: load left it open.
         self.turn: Turn | None = None
         #: The newest turn of all, which may be one without history; what `resume` takes up.
         self.newest: Turn | None = None
         #: Counts turns from 1.
-        self.turns = 0
-        self.commits = Commits(None)
+        self.turns: int = 0
+        self.commits: Commits = Commits(None)
         #: When the finishing of the newest turn must be over; -inf before its first interrupt.
-        self.grace_deadline = -math.inf
+        self.grace_deadline: float = -math.inf
         #: The results that a loaded open step came with; None when the open turn, if any, comes
         #: from a session. A loaded history does not say what ran.
         self._loaded: tuple[v.ToolResult, ...] | None = None

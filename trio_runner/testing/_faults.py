@@ -30,12 +30,12 @@ class Injection:
 
     def __init__(self) -> None:
         #: The caller's scope, around the run.
-        self.scope = trio.CancelScope()
+        self.scope: trio.CancelScope = trio.CancelScope()
         #: How many SIGINTs were sent.
-        self.interrupts = 0
+        self.interrupts: int = 0
         #: Set for the sibling to crash, or to go when ``crashing`` is False.
-        self.sibling_wakes = trio.Event()
-        self.crashing = False
+        self.sibling_wakes: trio.Event = trio.Event()
+        self.crashing: bool = False
 
     def cancel(self) -> None:
         """Cancel the caller's scope."""

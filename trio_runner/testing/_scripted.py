@@ -29,7 +29,7 @@ class RequestViolation(AssertionError):
 
     def __init__(self, request_number: int, problems: Iterable[str]) -> None:
         self.request_number = request_number
-        self.problems = tuple(problems)
+        self.problems: tuple[str, ...] = tuple(problems)
         super().__init__(
             f"request {request_number} (counted from 0) is not valid: {'; '.join(self.problems)}"
         )

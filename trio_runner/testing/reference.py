@@ -110,6 +110,10 @@ class ReferenceTurn:
         self._observers = observers
         self._exact_starts = exact_starts
         self._tools = [tr.tool(self.tidy), tr.tool(self.broken), tr.tool(self.plain)]
+        self.ledger: Ledger
+        self.model: ScriptedModel
+        self.journal: tr.MemoryJournal
+        self.agent: tr.ToolAgent
         self._renew()
 
     def _renew(self) -> None:
