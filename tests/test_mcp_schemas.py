@@ -77,6 +77,7 @@ BAD: list[tuple[Any, str]] = [
     ({"properties": {"a": {"$ref": 3}}}, "$ref"),
     ({"properties": {"a": {"$ref": "#/x"}}, "x": {"type": "bad"}}, "'bad'"),
     ({"properties": {"a": {"$ref": "#/" + "a/" * 1000}}}, "nowhere"),
+    ({"properties": {"a": {"$ref": "#/" + "x" * 1000}}, "x" * 1000: {}}, "nowhere"),
 ]
 
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+import anyio
 import attrs
 import mcp_types as m
 import pytest
@@ -19,7 +20,7 @@ from trio_runner.testing import Case, sweep
 from trio_runner_adapters.mcp import McpToolset
 from trio_runner_adapters.mcp._connection import OnEnd
 from trio_runner_adapters.mcp._listing import ListingFilter
-from trio_runner_adapters.mcp._wire import LostAnswerError
+from trio_runner_adapters.mcp._wire import LostAnswerError, Wire
 
 OBJECT = {"type": "object"}
 Answer = dict[str, Any] | Exception
@@ -33,6 +34,7 @@ class Link:
     def __init__(self, server: Server) -> None:
         self.server = server
         self.sent: list[Any] = []
+        self.closed = trio.Event()
         self.sending, self.receiving = trio.open_memory_channel[SessionMessage | Exception](
             math.inf
         )
@@ -41,6 +43,9 @@ class Link:
         return self, self
 
     async def __aexit__(self, *error: object) -> None:
+        await self.leaving()
+
+    async def leaving(self) -> None:
         pass
 
     def write(self, answers: Sequence[Answer]) -> None:
@@ -75,6 +80,8 @@ class Link:
 
     async def __anext__(self) -> SessionMessage | Exception:
         try:
+            return self.receiving.receive_nowait()  # no checkpoint, like what came in one piece
+        except trio.WouldBlock:
             return await self.receiving.receive()
         except (trio.EndOfChannel, trio.ClosedResourceError):
             raise StopAsyncIteration from None
@@ -89,7 +96,7 @@ class Link:
         return ""
 
     def close_sending(self) -> None:
-        pass
+        self.closed.set()
 
 
 @attrs.define
@@ -398,17 +405,47 @@ async def test_requests_of_a_server_that_takes_no_answers_are_dropped_beyond_a_b
 
 
 async def test_requests_that_the_server_takes_back_do_not_count() -> None:
+    wire = Wire("s")
+    pings = [m.JSONRPCRequest(jsonrpc="2.0", id=number, method="ping") for number in range(101)]
+    for ping in pings[:100]:
+        assert await wire.received(ping) is ping
+    assert await wire.received(pings[100]) is None
+    cancel = m.JSONRPCNotification(
+        jsonrpc="2.0", method="notifications/cancelled", params={"requestId": "7"}
+    )
+    assert await wire.received(cancel) is cancel
+    assert await wire.received(pings[100]) is pings[100]
+
+
+async def test_leaving_does_not_wait_to_answer_a_server_that_does_not_read(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     made = toolset(serving(echo))
-    async with made:
-        link = link_of(made)
-        for number in range(300):
-            cancel = {"method": "notifications/cancelled", "params": {"requestId": number}}
-            link.write([{"id": number, "method": "ping"}, cancel])
-        await trio.testing.wait_all_tasks_blocked()
-        link.sent.clear()
-        link.write([{"id": 1000, "method": "ping"}])
-        await trio.testing.wait_all_tasks_blocked()
-        assert [one.id for one in link.sent] == [1000]
+    await made.__aenter__()
+    link = link_of(made)
+
+    async def stuck(_: SessionMessage, /) -> None:
+        await link.closed.wait()
+        raise anyio.ClosedResourceError
+
+    link.send = stuck
+    link.write([{"id": number, "method": "ping"} for number in range(50)])
+    await trio.testing.wait_all_tasks_blocked()
+    start = trio.current_time()
+    await made.__aexit__(None, None, None)
+    assert trio.current_time() == start
+
+
+async def test_leaving_the_sdk_is_bounded_before_the_process_is_ended(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    made = toolset(serving(echo))
+    await made.__aenter__()
+    link_of(made).leaving = trio.sleep_forever
+    start = trio.current_time()
+    await made.__aexit__(None, None, None)
+    assert trio.current_time() - start == pytest.approx(1.0)
+    assert made._connection is None
 
 
 # --- lives ----------------------------------------------------------------------

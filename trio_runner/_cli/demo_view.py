@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -183,8 +182,6 @@ class View:
             return False
         if not isinstance(self._lost, BrokenPipeError):
             sys.stderr.write(f"trio-runner: cannot write the output: {self._lost.strerror}\n")
-        # What is still buffered would be tried again, and complained about, at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return True
 
     def call(self, report: CallReport) -> None:

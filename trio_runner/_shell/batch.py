@@ -356,8 +356,9 @@ class Batch:
             raise InternalError(f"call {call.id!r} ended without a result")
         if _tool(planned).threaded and context.give_up():
             why = "was cancelled" if context.cancelled else "waited for a thread too long"
-            result = stand_ins.call_withdrawn(call, why)
-        elif context.cancelled or context.timeout is None:
+            self._finished(planned, context, stand_ins.call_withdrawn(call, why))
+            return
+        if context.cancelled or context.timeout is None:
             result = stand_ins.call_cancelled(call)
         else:
             result = stand_ins.call_timed_out(call, context.timeout)
@@ -384,7 +385,10 @@ class Batch:
         call = planned.call
         match error:
             case InvalidArgumentsError() if str(error).strip():
-                result = stand_ins.invalid_arguments(call, safe_text(str(error)))
+                # It was refused before the tool's function: no time was spent in it.
+                text = safe_text(str(error))
+                self._finished(planned, context, stand_ins.invalid_arguments(call, text))
+                return
             case ToolError() if str(error).strip():
                 result = stand_ins.failed(call, safe_text(str(error)))
             case _:
