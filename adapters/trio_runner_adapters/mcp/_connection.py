@@ -52,10 +52,6 @@ class Link(Transport, Protocol):
         """Return what the server said last on a side channel; may be empty."""
         ...
 
-    def close_sending(self) -> None:
-        """Take no further message; whoever waits to send one gets an error. No checkpoint."""
-        ...
-
 
 class Connector(Protocol):
     """Opens links to one server, be it a process or a URL."""
@@ -198,8 +194,6 @@ class Connection:
             # State first: from here on a call fails fast, whatever closing takes.
             self._over("has ended its connection")
             self.client = None
-            # The client's own tasks must not wait for a server that does not read.
-            link.close_sending()
 
     def _ready(self, client: mcp.Client) -> None:
         if self.state is State.STARTING:
