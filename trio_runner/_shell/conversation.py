@@ -199,11 +199,7 @@ class Conversation:
             raise HistoryError(sorted(problems))
         for result in results:
             assert turn is not None
-            assert turn.reply is not None
-            position = turn.position_of(result.call_id)
-            assert position is not None
-            name = turn.reply.tool_calls[position].name
-            self._finish_call(turn, attrs.evolve(result, name=name))
+            self._finish_call(turn, result)
 
     def heal(self) -> tuple[v.ToolResult, ...]:
         """Answer what a crash or a load left open, and end that turn; the repair is recorded.
@@ -240,9 +236,11 @@ class Conversation:
         return tuple(made)
 
     def _finish_call(self, turn: Turn, result: v.ToolResult) -> None:
-        position = turn.position_of(result.call_id)
+        position, reply, step = turn.position_of(result.call_id), turn.reply, turn.step
         assert position is not None
-        step = turn.step
+        assert reply is not None
+        # A result from outside may lack the name of its call.
+        result = attrs.evolve(result, name=reply.tool_calls[position].name)
         turn.tool_finished(position, result)
         self.commits.add(r.ToolFinished(turn.number, step, result))
 
@@ -354,7 +352,7 @@ class Conversation:
                 _log.warning("session %r is not what this agent had; the session wins", name)
             self.history, self.turn, self.turns = state.history, state.turn, state.turns
             self.newest = state.turn
-            self._last = functools.partial(_last_turn, state.turn)
+            self._last = functools.partial(_stored_turn, state.turn)
             self._loaded = None
             self._name = name
 
@@ -372,13 +370,18 @@ class Conversation:
         self.commits = Commits(None)
 
 
-def _last_turn(turn: Turn | None) -> LastTurn | None:
-    """How a stored turn ended; None when it did not."""
-    if turn is None or turn.end_reason is None or turn.rollback is None:
+def last_turn(
+    turn: Turn, rollback: HistoryRollbackState | None, commit_errors: Iterable[JournalError] = ()
+) -> LastTurn | None:
+    """How ``turn`` ended; None when it did not."""
+    if turn.end_reason is None or rollback is None:
         return None
-    return LastTurn(
-        turn.number, turn.messages, turn.end_reason, turn.rollback, turn.usage, commit_errors=()
-    )
+    errors = tuple(commit_errors)
+    return LastTurn(turn.number, turn.messages, turn.end_reason, rollback, turn.usage, errors)
+
+
+def _stored_turn(turn: Turn | None) -> LastTurn | None:
+    return None if turn is None else last_turn(turn, turn.rollback)
 
 
 def _templates_first(messages: Iterable[v.Message]) -> tuple[v.Message, ...]:

@@ -20,7 +20,7 @@ from trio_runner._core.errors import JournalError, StrayCancellationError
 from trio_runner._core.reconcile import HistoryRollbackState, HistoryRollbackStatus
 from trio_runner._core.turn import Phase, Turn
 from trio_runner._shell.commits import Commits
-from trio_runner._shell.conversation import Conversation, LastTurn
+from trio_runner._shell.conversation import Conversation, LastTurn, last_turn
 from trio_runner._shell.loop_agent import LoopConfig
 from trio_runner._shell.notices import Notices
 
@@ -192,14 +192,4 @@ class Ending:
 
     def last_turn(self) -> LastTurn | None:
         """How the turn ended; None while it runs."""
-        turn, rollback = self._turn, self.rollback
-        if turn.end_reason is None or rollback is None:
-            return None
-        return LastTurn(
-            turn.number,
-            turn.messages,
-            turn.end_reason,
-            rollback,
-            turn.usage,
-            tuple(self.commit_errors),
-        )
+        return last_turn(self._turn, self.rollback, self.commit_errors)

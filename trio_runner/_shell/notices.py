@@ -56,11 +56,9 @@ class Notices:
         for observer in self._observers:
             try:
                 observer.on_event(built)
-            except Exception:  # noqa: BLE001  a border: an observer may fail in any way
-                self.errors += 1
-                _log.exception("observer %r failed on %r; the turn goes on", observer, built)
             except BaseException as error:
-                if not leaving.is_cancellation(error):
+                # A border: an observer may fail in any way, a foreign loop's words included.
+                if not isinstance(error, Exception) and not leaving.is_cancellation(error):
                     raise
                 self.errors += 1
                 _log.exception("observer %r failed on %r; the turn goes on", observer, built)
