@@ -522,7 +522,7 @@ def test_an_interrupt_after_the_run_has_left_counts_against_nobody_and_is_told()
         await trio.sleep(1)
 
     outcome = replay(of(run, raises_cancel=False), ("sigint", 1))
-    assert outcome.late_interrupt
+    assert outcome.kept_interrupt
     assert outcome.raised is None
     assert outcome.violations == ()
 

@@ -1,11 +1,13 @@
 """The faults a sweep injects, and the signal handler that SIGINT needs.
 
 What may live here: what a fault does when its moment comes. When that is, the
-position engine decides.
+position engine decides. A *step fault* comes from outside, before a task step
+or a line; a *call fault* is the failure of one call that passes a `Seam`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import signal
 import threading
@@ -23,6 +25,10 @@ class SweepError(RuntimeError):
 
 class SiblingCrash(Exception):
     """What the sibling task raises for the fault ``crash``."""
+
+
+class PlannedError(Exception):
+    """What a call raises when a call fault is planned for it."""
 
 
 class Injection:
@@ -56,6 +62,10 @@ class Injection:
         signal.raise_signal(signal.SIGINT)
 
 
+def _from_outside(_: Injection) -> None:
+    """A call fault does nothing but let the call fail."""
+
+
 @attrs.frozen
 class Fault:
     """One kind of fault.
@@ -65,22 +75,61 @@ class Fault:
       inject: does it; called just before a task step, must not block. An
         exception in it ends the sweep.
       needs_signal: whether SIGINT must reach trio's handler.
+      in_child: whether the operation must run in a child of the main task, where
+        Ctrl-C reaches it as a cancel.
+      seam: for a call fault: the name of the seam whose calls are the positions.
+      error: for a call fault: makes what the call raises; None: it never returns.
     """
 
     name: str
-    inject: Callable[[Injection], None]
+    inject: Callable[[Injection], None] = _from_outside
     needs_signal: bool = False
+    in_child: bool = False
+    seam: str | None = None
+    error: Callable[[], BaseException] | None = None
+
+
+def _planned_error() -> PlannedError:
+    return PlannedError("this call fails, as the sweep has planned")
+
+
+def _foreign_cancel() -> asyncio.CancelledError:
+    return asyncio.CancelledError("the foreign event loop cancelled it, as the sweep has planned")
 
 
 CANCEL: Final = Fault("cancel", Injection.cancel)
 DEADLINE: Final = Fault("deadline", Injection.expire)
 CRASH: Final = Fault("crash", Injection.crash)
 SIGINT: Final = Fault("sigint", Injection.interrupt, needs_signal=True)
+SIGINT_CHILD: Final = attrs.evolve(SIGINT, name="sigint_child", in_child=True)
+JOURNAL_ERROR: Final = Fault("journal_error", seam="journal", error=_planned_error)
+JOURNAL_HANG: Final = Fault("journal_hang", seam="journal")
+MODEL_ERROR: Final = Fault("model_error", seam="model", error=_planned_error)
+HOOK_ERROR: Final = Fault("hook_error", seam="hook", error=_planned_error)
+OBSERVER_ERROR: Final = Fault("observer_error", seam="observer", error=_planned_error)
+FOREIGN_CANCEL: Final = Fault("foreign_cancel", seam="tool", error=_foreign_cancel)
 
 #: The faults that have a name of their own.
 FAULTS: Final[Mapping[str, Fault]] = MappingProxyType(
-    {fault.name: fault for fault in (CANCEL, DEADLINE, CRASH, SIGINT)}
+    {
+        fault.name: fault
+        for fault in (
+            CANCEL,
+            DEADLINE,
+            CRASH,
+            SIGINT,
+            SIGINT_CHILD,
+            JOURNAL_ERROR,
+            JOURNAL_HANG,
+            MODEL_ERROR,
+            HOOK_ERROR,
+            OBSERVER_ERROR,
+            FOREIGN_CANCEL,
+        )
+    }
 )
+#: What a position is counted in.
+Unit = Literal["step", "line", "call"]
 
 
 def as_fault(fault: str | Fault) -> Fault:
@@ -105,21 +154,25 @@ class Landing:
 
     Attributes:
       fault: the fault's name.
-      position: the number of the step or line it was planned for, from 0.
+      position: the number of the step, line or call it was planned for, from 0.
       unit: what ``position`` counts.
       landed: False when the run ended before.
       time: on the mock clock, None unless it landed.
-      task: the name of the task whose step or line it was.
+      task: the name of the task whose step, line or call it was.
       place: file, line and function where that task stood.
+      steps: how many task steps had begun when it landed.
+      calls: how many calls had passed which seam when it landed, this one included.
     """
 
     fault: str
     position: int
-    unit: Literal["step", "line"] = "step"
+    unit: Unit = "step"
     landed: bool = False
     time: float | None = None
     task: str = ""
     place: str = ""
+    steps: int = 0
+    calls: tuple[tuple[str, int], ...] = ()
 
 
 @contextlib.contextmanager

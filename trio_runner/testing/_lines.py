@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import random
 import sys
 from collections.abc import Callable, Iterable
 from types import CodeType, FrameType, ModuleType
@@ -49,7 +50,9 @@ def sweep_lines(
     paths: Iterable[Source],
     seeds: Iterable[int] = (0,),
     restrict_ki: bool = True,
+    in_child: bool = False,
     max_positions: int | None = None,
+    pairs: int = 0,
     max_failures: int | None = None,
     hang_after: float = 3600.0,
 ) -> SweepReport:
@@ -66,7 +69,11 @@ def sweep_lines(
       restrict_ki: run trio with ``restrict_keyboard_interrupt_to_checkpoints``, as
         `trio_runner.run` does. With False the interrupt is raised at the line
         itself wherever the code is not protected.
+      in_child: run the operation in a child of the main task.
       max_positions: at most this many lines per seed, spread over the whole; None: all.
+      pairs: so many runs per seed with a second SIGINT, at a later line. Both
+        lines are drawn by the seed: the first from the lines of the run without a
+        fault, the second from what is executed after the first.
       max_failures: stop after so many failing positions; None: go on.
       hang_after: seconds on the mock clock after which a run counts as hung.
 
@@ -74,7 +81,7 @@ def sweep_lines(
       SweepError: the sweep could not do its work, or no line of ``paths`` was executed.
     """
     wanted = tuple(_prefix(source) for source in paths)
-    options = Options(restrict_ki=restrict_ki, hang_after=hang_after)
+    options = Options(restrict_ki=restrict_ki, hang_after=hang_after, in_child=in_child)
     with surroundings(needs_signal=True) as trouble:
         runner = Runner(make_case, options, trouble, max_failures, replay_words=("paths=…",))
         for seed in seeds:
@@ -93,24 +100,45 @@ def sweep_lines(
                     break
                 plan = [Planned(SIGINT, line, "line")]
                 runner.run(plan, seed, base=clean, tracer=tracer)
+            _sweep_pairs(runner, tracer, seed, clean, total, pairs)
         return runner.report()
+
+
+def _sweep_pairs(
+    runner: Runner, tracer: _Tracer, seed: int, clean: Outcome, total: int, pairs: int
+) -> None:
+    chooser = random.Random(f"{seed} pairs of lines")  # noqa: S311  # a sample
+    for done in range(pairs):
+        if runner.full:
+            runner.skipped += pairs - done
+            return
+        first = Planned(SIGINT, chooser.randrange(total), "line")
+        # How far the run goes after the first is known only from running it.
+        tracer.counts_on = True
+        base = runner.run([first], seed, base=clean, tracer=tracer, count=False)
+        tracer.counts_on = False
+        if tracer.count > first.position + 1:
+            line = chooser.randrange(first.position + 1, tracer.count)
+            runner.run([first, Planned(SIGINT, line, "line")], seed, base=base, tracer=tracer)
+        else:  # nothing of the code runs after it
+            runner.skipped += 1
 
 
 def replay_line(
     make_case: Callable[[], Case],
-    line: int,
-    *,
+    *lines: int,
     paths: Iterable[Source],
     seed: int = 0,
     restrict_ki: bool = True,
+    in_child: bool = False,
     hang_after: float = 3600.0,
 ) -> Outcome:
     """Run one position of `sweep_lines`; its ``violations`` hold the check's as well."""
     tracer = _Tracer(tuple(_prefix(source) for source in paths))
-    options = Options(restrict_ki=restrict_ki, hang_after=hang_after)
+    options = Options(restrict_ki=restrict_ki, hang_after=hang_after, in_child=in_child)
     with surroundings(needs_signal=True) as trouble:
         judge(make_case(), (), seed, options, trouble, tracer)
-        plan = [Planned(SIGINT, line, "line")]
+        plan = [Planned(SIGINT, line, "line") for line in lines]
         return judge(make_case(), plan, seed, options, trouble, tracer)
 
 
@@ -138,6 +166,8 @@ class _Tracer(LineTracer):
     def __init__(self, wanted: tuple[str, ...]) -> None:
         #: How many lines the last run executed.
         self.count = 0
+        #: Whether lines are counted when there is no further line to interrupt.
+        self.counts_on = False
         self._wanted = wanted
         self._is_wanted: dict[CodeType, bool] = {}
         self._probe: Probe | None = None
@@ -155,6 +185,7 @@ class _Tracer(LineTracer):
 
     def stop(self) -> None:
         """Put the tracer of before back. Python may have removed this one: it raised."""
+        sys.setprofile(None)
         sys.settrace(self._previous)
         self._probe = None
 
@@ -179,15 +210,33 @@ class _Tracer(LineTracer):
         probe = self._probe
         if probe is None:  # a frame that outlived the run
             return
-        self._target = -1
         code = frame.f_code
-        # From here on tracing would only cost time.
-        sys.settrace(None)
         task = trio.lowlevel.current_task()
         try:
             probe.fire(task, f"{code.co_filename}:{frame.f_lineno} in {code.co_qualname}")
         except KeyboardInterrupt:
-            raise  # into the traced frame: it was not protected
+            # Into the traced frame: it was not protected. Python stops tracing for that.
+            if self._goes_on(probe):
+                sys.setprofile(self._trace_again)
+            raise
         except BaseException as exc:
             probe.errors.append(exc)
             raise
+        finally:
+            self._target = probe.next_line()
+        if not self._goes_on(probe):
+            # From here on tracing would only cost time.
+            sys.settrace(None)
+
+    def _goes_on(self, probe: Probe) -> bool:
+        return self.counts_on or probe.next_line() >= 0
+
+    def _trace_again(self, frame: FrameType, _event: str, _arg: object) -> None:
+        """Trace again from the first call or return after the interrupt was raised."""
+        sys.setprofile(None)
+        sys.settrace(self._on_call)
+        on_the_stack: FrameType | None = frame
+        while on_the_stack is not None:
+            if self._is_wanted.get(on_the_stack.f_code):
+                on_the_stack.f_trace = self._on_event
+            on_the_stack = on_the_stack.f_back

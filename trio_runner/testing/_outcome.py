@@ -6,13 +6,15 @@ case: no cancel or interrupt is lost, nothing hangs, nothing is left running.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, cast
 
 import attrs
 import trio
 
 from trio_runner.testing._faults import Landing
+from trio_runner.testing._seams import Seam
 
 
 @attrs.frozen
@@ -30,6 +32,9 @@ class Case:
         after the first fault; None: any time.
       end_state: what tells one end from another in the report's count; None:
         the type of what ``run`` raised.
+      seams: by name, what the operation calls through; call faults need them.
+      judge: whether the engine adds its own violations (what holds for any
+        operation: `standard_violations`). False: the check sees to them.
     """
 
     run: Callable[[], Awaitable[object]]
@@ -37,6 +42,8 @@ class Case:
     raises_cancel: bool = True
     leaves_within: float | None = None
     end_state: Callable[[Outcome], Hashable] | None = None
+    seams: Mapping[str, Seam] = MappingProxyType({})
+    judge: bool = True
 
 
 @attrs.frozen
@@ -52,15 +59,18 @@ class Outcome:
       cancelled_caught: whether the caller's scope caught a Cancelled.
       interrupts: how many SIGINTs were sent.
       sibling_crashed: whether the sibling task was told to crash.
-      late_interrupt: a SIGINT came while ``run`` was active, but was raised only after it.
       left_alive: the names of tasks that came from ``run`` and outlived it.
       hung: ``run`` did not leave by itself, and was thrown out.
-      leave_time: seconds on the mock clock from the first fault to leaving; None without one.
+      leave_time: seconds on the mock clock to leaving, from the first fault that says to
+        leave (no call fault); None without one.
       trouble: warnings and unraisable errors of the run.
       broken: an error of trio's run loop itself.
       trace: for each step that was counted, the number of its task in order of
         creation; equal for equal positions.
       task_names: the tasks by that number.
+      calls: how many calls passed each seam.
+      in_child: whether ``run`` was a child of the main task.
+      kept_interrupt: whether a KeyboardInterrupt came out of the whole program at last.
       violations: what the engine itself found wrong.
     """
 
@@ -72,7 +82,6 @@ class Outcome:
     cancelled_caught: bool
     interrupts: int
     sibling_crashed: bool
-    late_interrupt: bool
     left_alive: tuple[str, ...]
     hung: bool
     leave_time: float | None
@@ -80,6 +89,9 @@ class Outcome:
     broken: trio.TrioInternalError | None
     trace: tuple[int, ...]
     task_names: tuple[str, ...]
+    calls: Mapping[str, int] = MappingProxyType({})
+    in_child: bool = False
+    kept_interrupt: bool = False
     violations: tuple[str, ...] = ()
 
     @property
@@ -128,45 +140,68 @@ def holds(exc: BaseException | None, types: tuple[type[BaseException], ...]) -> 
             return isinstance(exc, types)
 
 
-def violations(case: Case, seen: Outcome) -> Iterable[str]:
+def standard_violations(case: Case, seen: Outcome) -> Iterable[str]:
     """What is wrong with an outcome whatever the case is about."""
-    how = f"raised {seen.raised!r}" if seen.raised is not None else f"returned {seen.value!r}"
-    if seen.hung:
-        yield "it did not end by itself"
-        return
-    if seen.broken is not None:
+    if seen.broken is not None and not seen.hung:
         yield f"trio's run loop broke: {seen.broken.__cause__ or seen.broken!r}"
         return
-    yield from _lost_faults(case, seen, how)
-    for name in seen.left_alive:
-        yield f"task {name!r} was left running"
-    if (
-        case.leaves_within is not None
-        and seen.leave_time is not None
-        and seen.leave_time > case.leaves_within + 1e-6
-    ):
-        yield f"it took {seen.leave_time:g} s to leave, more than {case.leaves_within:g}"
-    yield from seen.trouble
+    yield from slow_leaving(seen, case.leaves_within)
+    yield from stray_cancel(seen)
+    if case.raises_cancel:
+        yield from lost_cancel(seen)
+    yield from lost_interrupt(seen, raises_cancel=case.raises_cancel)
+    yield from left_running(seen)
 
 
-def _lost_faults(case: Case, seen: Outcome, how: str) -> Iterable[str]:
-    interrupted = seen.raised_a(KeyboardInterrupt)
-    cancelled = seen.raised_a(trio.Cancelled)
-    if cancelled and not seen.cancel_visible:
-        yield f"it {how}, though nobody had cancelled it"
-    if seen.interrupts and not interrupted:
-        by_line = any(landing.unit == "line" for landing in seen.landings)
-        if not seen.late_interrupt:
-            yield f"the KeyboardInterrupt was swallowed: it {how}"
-        elif case.raises_cancel and seen.raised is None and not by_line:
-            # A line may come after the last checkpoint; a step comes before it.
-            yield f"a KeyboardInterrupt was pending when it {how}"
-    if not case.raises_cancel or not seen.cancel_visible or interrupted:
+def slow_leaving(seen: Outcome, within: float | None) -> Iterable[str]:
+    """It must end by itself, and soon enough after a fault that says to leave."""
+    if seen.hung:
+        yield "it did not end by itself"
+    elif within is not None and seen.leave_time is not None and seen.leave_time > within + 1e-6:
+        yield f"it took {seen.leave_time:g} s to leave, more than {within:g}"
+
+
+def stray_cancel(seen: Outcome) -> Iterable[str]:
+    """No Cancelled leaves that the caller did not ask for."""
+    if not seen.hung and seen.raised_a(trio.Cancelled) and not seen.cancel_visible:
+        yield f"it {_how(seen)}, though nobody had cancelled it"
+
+
+def lost_cancel(seen: Outcome) -> Iterable[str]:
+    """A cancel that is in force when the run leaves, leaves it."""
+    if seen.hung or not seen.cancel_visible:
+        return
+    if seen.raised_a(KeyboardInterrupt, trio.Cancelled):
         return
     # An error that was already on its way out when the cancel came may leave; one
     # that was raised over the Cancelled has it in its chain.
-    if not cancelled and (seen.raised is None or _replaces_cancelled(seen.raised)):
-        yield f"the cancel was swallowed: it {how}"
+    if seen.raised is None or _replaces_cancelled(seen.raised):
+        yield f"the cancel was swallowed: it {_how(seen)}"
+
+
+def lost_interrupt(seen: Outcome, *, raises_cancel: bool) -> Iterable[str]:
+    """A KeyboardInterrupt leaves the run, or the program when the run was a child."""
+    if seen.hung or not seen.interrupts or seen.raised_a(KeyboardInterrupt):
+        return
+    by_line = any(landing.unit == "line" for landing in seen.landings)
+    if not seen.kept_interrupt:
+        yield f"the KeyboardInterrupt was swallowed: it {_how(seen)}"
+    elif raises_cancel and seen.raised is None and not by_line and not seen.in_child:
+        # A line may come after the last checkpoint; a step comes before it.
+        yield f"a KeyboardInterrupt was pending when it {_how(seen)}"
+
+
+def left_running(seen: Outcome) -> Iterable[str]:
+    """No task, and nothing that Python complains about, is left behind."""
+    if seen.hung:
+        return
+    for name in seen.left_alive:
+        yield f"task {name!r} was left running"
+    yield from seen.trouble
+
+
+def _how(seen: Outcome) -> str:
+    return f"raised {seen.raised!r}" if seen.raised is not None else f"returned {seen.value!r}"
 
 
 def _replaces_cancelled(exc: BaseException) -> bool:

@@ -10,16 +10,22 @@ KeyboardInterrupt there. Around it are, from the outside: a scope of the engine
 nursery with a sibling (``crash``). The instrument counts the steps of the main
 task and of every task that comes from it; the sibling and trio's own tasks do
 not count. Position k is the moment just before step k; position 0 is before
-the run has begun.
+the run has begun. Where a fault asks for it, the run is a child of the main task
+instead. Calls through the case's seams are counted one by one, and position k of
+a call fault is call k.
 """
 
 from __future__ import annotations
 
+import collections
+import functools
 import gc
 import itertools
 import math
+import sys
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol
+from types import FrameType, MappingProxyType
+from typing import Protocol
 
 import attrs
 import trio
@@ -32,11 +38,13 @@ from trio_runner.testing._faults import (
     Landing,
     SiblingCrash,
     SweepError,
+    Unit,
 )
-from trio_runner.testing._outcome import Case, Outcome, holds, violations
+from trio_runner.testing._outcome import Case, Outcome, holds, standard_violations
 
 _LOOKS_BEFORE_STUCK = 20_000
 _TRIO_FOLDER = trio.__file__.removesuffix("__init__.py")
+_OWN_FOLDER = __file__.removesuffix("_position.py")
 
 
 @attrs.frozen
@@ -45,7 +53,12 @@ class Planned:
 
     fault: Fault
     position: int
-    unit: Literal["step", "line"] = "step"
+    unit: Unit = "step"
+
+    @classmethod
+    def of(cls, fault: Fault, position: int) -> Planned:
+        """For a task step, or for a call if it is a call fault."""
+        return cls(fault, position, "step" if fault.seam is None else "call")
 
 
 @attrs.frozen(kw_only=True)
@@ -57,12 +70,14 @@ class Options:
       strict_groups: run trio with ``strict_exception_groups``.
       hang_after: seconds on the mock clock after which a run counts as hung.
       max_steps: task steps after which it does.
+      in_child: run the operation in a child of the main task.
     """
 
     restrict_ki: bool = False
     strict_groups: bool = True
     hang_after: float = 3600.0
     max_steps: int = 20_000
+    in_child: bool = False
 
 
 class LineTracer(Protocol):
@@ -93,7 +108,11 @@ class Probe(trio.abc.Instrument):
         self.task_names: list[str] = []
         #: Tasks that came from the run and have not ended.
         self.alive: dict[trio.lowlevel.Task, None] = {}
+        #: Calls that passed each seam.
+        self.calls: collections.Counter[str] = collections.Counter()
         self.landings = [Landing(p.fault.name, p.position, p.unit) for p in plan]
+        #: When the first fault landed that says to leave.
+        self.told_to_leave: float | None = None
         self.active = False
         #: Called once when the run has taken too many steps.
         self.on_too_long: Callable[[], None] = lambda: None
@@ -110,7 +129,7 @@ class Probe(trio.abc.Instrument):
     # --- used by the harness ---
 
     def begin(self, root: trio.lowlevel.Task) -> None:
-        """Count from here on; the main task is number 0."""
+        """Count from here on; the task of the run is number 0."""
         self._numbers[root] = 0
         self.task_names.append(root.name)
         self._counting = True
@@ -127,14 +146,33 @@ class Probe(trio.abc.Instrument):
         planned = self._plan[number]
         self._next += 1
         self._aim()
+        now = trio.current_time()
         self.landings[number] = attrs.evolve(
             self.landings[number],
             landed=True,
-            time=trio.current_time(),
+            time=now,
             task=task.name,
             place=place,
+            steps=len(self.trace),
+            calls=tuple(self.calls.items()),
         )
+        if planned.fault.seam is None and self.told_to_leave is None:
+            self.told_to_leave = now
         planned.fault.inject(self.injection)
+
+    def on_call(self, seam: str) -> Fault | None:
+        """Count a call through a seam, and give the fault that is planned for it."""
+        if not self.active:
+            return None
+        call = self.calls[seam]
+        self.calls[seam] = call + 1
+        if self._next == len(self._plan):
+            return None
+        planned = self._plan[self._next]
+        if (planned.unit, planned.fault.seam, planned.position) != ("call", seam, call):
+            return None
+        self.fire(trio.lowlevel.current_task(), _place_of_call())
+        return planned.fault
 
     def next_line(self) -> int:
         """The line the next fault is planned for, or -1."""
@@ -203,8 +241,19 @@ def place_of(task: trio.lowlevel.Task) -> str:
     return place
 
 
+def _place_of_call() -> str:
+    """Say where the running code stands: the innermost frame outside trio and this package."""
+    frame: FrameType | None = sys._getframe()  # pyright: ignore[reportPrivateUsage]
+    while frame is not None:
+        code = frame.f_code
+        if not code.co_filename.startswith((_TRIO_FOLDER, _OWN_FOLDER)):
+            return f"{code.co_filename}:{frame.f_lineno} in {code.co_qualname}"
+        frame = frame.f_back
+    return "?"
+
+
 class _Harness:
-    """Runs the case in the main task of one trio run, and keeps what it sees."""
+    """Runs the case in one trio run, and keeps what it sees."""
 
     def __init__(
         self, case: Case, probe: Probe, options: Options, tracer: LineTracer | None
@@ -230,18 +279,26 @@ class _Harness:
         with self._engine_scope, probe.injection.scope:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._sibling)
-                probe.begin(trio.lowlevel.current_task())
-                try:
-                    # Step 0. It takes neither a cancel nor an interrupt: the run always begins.
-                    await trio.lowlevel.cancel_shielded_checkpoint()
-                    if self._tracer is not None:
-                        self._tracer.start(probe)
-                    self.value = await self._case.run()
-                except BaseException as exc:
-                    self.raised = exc
-                    raise
-                finally:
-                    self._left(nursery)
+                if self._options.in_child:
+                    async with trio.open_nursery() as around:
+                        around.start_soon(self._run, nursery)
+                else:
+                    await self._run(nursery)
+
+    async def _run(self, nursery: trio.Nursery) -> None:
+        probe = self._probe
+        probe.begin(trio.lowlevel.current_task())
+        try:
+            # Step 0. It takes neither a cancel nor an interrupt: the run always begins.
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            if self._tracer is not None:
+                self._tracer.start(probe)
+            self.value = await self._case.run()
+        except BaseException as exc:
+            self.raised = exc
+            raise
+        finally:
+            self._left(nursery)
 
     def _left(self, nursery: trio.Nursery) -> None:
         """The run has left, in the very step in which it did so."""
@@ -312,6 +369,8 @@ def run_position(
       SweepError: the engine could not do its work.
     """
     probe = Probe(plan, options.max_steps)
+    for name, seam in case.seams.items():
+        seam.watch(functools.partial(probe.on_call, name))
     harness = _Harness(case, probe, options, tracer)
     escaped: BaseException | None = None
     trouble.clear()
@@ -331,7 +390,6 @@ def run_position(
             escaped = exc
     broken = escaped if isinstance(escaped, trio.TrioInternalError) else None
     _check_engine(probe, harness, escaped, broken)
-    times = [landing.time for landing in probe.landings if landing.time is not None]
     seen = Outcome(
         seed=seed,
         landings=tuple(probe.landings),
@@ -341,18 +399,19 @@ def run_position(
         cancelled_caught=probe.injection.scope.cancelled_caught,
         interrupts=probe.injection.interrupts,
         sibling_crashed=probe.injection.crashing,
-        late_interrupt=(
-            holds(escaped, (KeyboardInterrupt,)) and not holds(harness.raised, (KeyboardInterrupt,))
-        ),
         left_alive=harness.left_alive,
         hung=harness.hung,
-        leave_time=harness.left_at - times[0] if times else None,
+        leave_time=(None if probe.told_to_leave is None else harness.left_at - probe.told_to_leave),
         trouble=tuple(trouble),
         broken=broken,
         trace=tuple(probe.trace),
         task_names=tuple(probe.task_names),
+        calls=MappingProxyType(dict(probe.calls)),
+        in_child=options.in_child,
+        kept_interrupt=holds(escaped, (KeyboardInterrupt,)),
     )
-    return attrs.evolve(seen, violations=tuple(violations(case, seen)))
+    found = standard_violations(case, seen) if case.judge else ()
+    return attrs.evolve(seen, violations=tuple(found))
 
 
 def _check_engine(

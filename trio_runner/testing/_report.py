@@ -1,10 +1,11 @@
-"""What a sweep found: `SweepReport`, and how it reads as text.
+"""What a sweep found: `SweepReport`, and how it reads as text and as JSON.
 
 What may live here: frozen results and their rendering.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Hashable, Mapping
 
 import attrs
@@ -53,10 +54,15 @@ class Failure:
 
 
 def _where(landing: Landing) -> str:
-    text = f"{landing.fault} before {landing.unit} {landing.position}"
+    relation = "at" if landing.unit == "call" else "before"
+    text = f"{landing.fault} {relation} {landing.unit} {landing.position}"
     if not landing.landed:
         return f"{text} (missed)"
     return f"{text} (task {landing.task!r} at {landing.place})"
+
+
+def _as_plain(landing: Landing) -> dict[str, object]:
+    return {**attrs.asdict(landing), "calls": dict(landing.calls)}
 
 
 @attrs.frozen
@@ -114,6 +120,35 @@ class SweepReport:
             if len(self.failures) > _SHOWN_FAILURES:
                 lines.append(f"… and {len(self.failures) - _SHOWN_FAILURES} more")
         return "\n".join(lines)
+
+    def to_json(self) -> str:
+        """The whole report as a JSON object, every failure in full."""
+        return json.dumps(
+            {
+                "ok": self.ok,
+                "positions": self.positions,
+                "clean_runs": self.clean_runs,
+                "skipped": self.skipped,
+                "seeds": self.seeds,
+                "counts": dict(self.counts),
+                "distinct_end_states": len(self.end_states),
+                "end_states": [
+                    {"end_state": repr(end), "count": count}
+                    for end, count in self.end_states.items()
+                ],
+                "failures": [
+                    {
+                        "seed": failure.seed,
+                        "faults": [_as_plain(landing) for landing in failure.landings],
+                        "violations": failure.violations,
+                        "replay": failure.replay,
+                    }
+                    for failure in self.failures
+                ],
+                "cpu_seconds": self.cpu_seconds,
+            },
+            indent=2,
+        )
 
     def raise_if_failed(self) -> None:
         """Raise `SweepFailed`, with the report as its text, unless `ok`."""

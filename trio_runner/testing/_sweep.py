@@ -28,6 +28,7 @@ import trio
 from trio_runner.testing._determinism import threads_inline
 from trio_runner.testing._faults import (
     Fault,
+    Landing,
     SweepError,
     as_fault,
     default_sigint_handler,
@@ -60,11 +61,28 @@ def sweep(
     clock that jumps, with `trio.to_thread.run_sync` done inline. The operation
     runs in the main task; the fault comes from outside it.
 
+    The faults that have a name come before a task step:
+
+    * ``"cancel"``: the caller's scope is cancelled;
+    * ``"deadline"``: the deadline of the caller's scope is now;
+    * ``"crash"``: a sibling task raises `SiblingCrash`;
+    * ``"sigint"``: Ctrl-C, with the operation in the main task;
+    * ``"sigint_child"``: Ctrl-C, with the operation in a child of it;
+
+    or they are the failure of one call through a seam of the case (`Case.seams`):
+
+    * ``"journal_error"``, ``"model_error"``, ``"hook_error"``, ``"observer_error"``:
+      the call through that seam raises `PlannedError`;
+    * ``"journal_hang"``: the call through the seam "journal" never returns;
+    * ``"foreign_cancel"``: the call through the seam "tool" raises
+      ``asyncio.CancelledError``, as a client on a foreign event loop may.
+
+    A `Fault` of your own can do either, with seams of any name.
+
     Args:
       make_case: makes the operation and its check, new for every position.
-      faults: ``"cancel"`` (the caller's scope), ``"deadline"`` (the scope's
-        deadline is now), ``"crash"`` (a sibling task raises), ``"sigint"``, or a `Fault`.
-      pairs: two faults in one run, the second at every later step.
+      faults: their names, or `Fault` objects.
+      pairs: two faults in one run, the second at every later step or call.
       seeds: of trio's scheduler; each gives another order of the tasks.
       pair_seeds: the seeds for the pairs; None: the same.
       sample: the share of the pairs' positions to run, chosen by the seed.
@@ -85,10 +103,8 @@ def sweep(
     pair_seed_list = seed_list if pair_seeds is None else tuple(pair_seeds)
     if not 0 < sample <= 1:
         raise ValueError(f"sample is {sample!r}; expected a share above 0, at most 1")
-    needs_signal = any(
-        fault.needs_signal
-        for fault in [*chosen, *(fault for pair in chosen_pairs for fault in pair)]
-    )
+    everything = [*chosen, *(fault for pair in chosen_pairs for fault in pair)]
+    needs_signal = any(fault.needs_signal for fault in everything)
     options = Options(
         restrict_ki=restrict_ki,
         strict_groups=strict_groups,
@@ -97,14 +113,22 @@ def sweep(
     )
     with surroundings(needs_signal=needs_signal) as trouble:
         runner = Runner(make_case, options, trouble, max_failures)
+        runner.seams = frozenset(fault.seam for fault in everything if fault.seam is not None)
         for seed in dict.fromkeys([*seed_list, *pair_seed_list]):
-            clean = runner.run((), seed)
-            if seed in seed_list:
-                for fault in chosen:
+            singles = chosen if seed in seed_list else []
+            doubles = chosen_pairs if seed in pair_seed_list else []
+            for in_child in (False, True):
+                ours = [fault for fault in singles if fault.in_child == in_child]
+                our_pairs = [
+                    pair for pair in doubles if any(each.in_child for each in pair) == in_child
+                ]
+                if in_child and not ours and not our_pairs:
+                    continue
+                clean = runner.run((), seed, in_child=in_child)
+                for fault in ours:
                     _sweep_one(runner, fault, seed, clean, max_positions)
-            if seed in pair_seed_list:
-                for first, second in chosen_pairs:
-                    _sweep_pair(runner, (first, second), seed, clean, sample, max_positions)
+                for pair in our_pairs:
+                    _sweep_pair(runner, pair, seed, clean, sample, max_positions)
         return runner.report()
 
 
@@ -119,15 +143,17 @@ def replay(
 ) -> Outcome:
     """Run one position: ``replay(make_case, ("cancel", 17), ("sigint", 20), seed=3)``.
 
-    Each fault has the step it comes before. The outcome's ``violations`` hold
-    those of the engine and of the case's check.
+    Each fault has the step it comes before, or the number of the call that
+    fails, from 0. The outcome's ``violations`` hold those of the engine and of
+    the case's check.
     """
-    planned = [Planned(as_fault(fault), step) for fault, step in plan]
+    planned = [Planned.of(as_fault(fault), position) for fault, position in plan]
     options = Options(
         restrict_ki=restrict_ki,
         strict_groups=strict_groups,
         hang_after=hang_after,
         max_steps=max_steps,
+        in_child=any(entry.fault.in_child for entry in planned),
     )
     needs_signal = any(entry.fault.needs_signal for entry in planned)
     with surroundings(needs_signal=needs_signal) as trouble:
@@ -175,6 +201,8 @@ class Runner:
         replay_words: Sequence[str] = (),
     ) -> None:
         self.skipped = 0
+        #: The seams that the faults need.
+        self.seams: frozenset[str] = frozenset()
         self._replay_words = replay_words
         self._make_case = make_case
         self._options = options
@@ -200,10 +228,20 @@ class Runner:
         base: Outcome | None = None,
         tracer: LineTracer | None = None,
         count: bool = True,
+        in_child: bool = False,
     ) -> Outcome:
         """Run one position; ``base`` is the run it must repeat up to its last fault."""
         case = self._make_case()
-        outcome = judge(case, plan, seed, self._options, self._trouble, tracer)
+        if not self.seams <= case.seams.keys():
+            missing = sorted(self.seams - case.seams.keys())
+            raise SweepError(
+                f"the faults need the seams {missing}, and the case has {sorted(case.seams)}; "
+                "give it those in Case(seams=…), or leave these faults out"
+            )
+        options = self._options
+        if in_child or (base is not None and base.in_child):
+            options = attrs.evolve(options, in_child=True)
+        outcome = judge(case, plan, seed, options, self._trouble, tracer)
         if base is not None:
             _compare(base, outcome, plan)
         if not count:
@@ -242,17 +280,25 @@ def spread(total: int, at_most: int | None) -> list[int]:
     return [round(i * (total - 1) / (at_most - 1)) for i in range(at_most)]
 
 
+def _positions(base: Outcome, fault: Fault, after: Landing | None = None) -> range:
+    """Where a fault can come in a run that is like ``base``, after another one landed."""
+    if fault.seam is None:
+        return range(0 if after is None else after.steps, len(base.trace))
+    passed = 0 if after is None else dict(after.calls).get(fault.seam, 0)
+    return range(passed, base.calls.get(fault.seam, 0))
+
+
 def _sweep_one(
     runner: Runner, fault: Fault, seed: int, clean: Outcome, max_positions: int | None
 ) -> None:
-    total = len(clean.trace)
-    steps = spread(total, max_positions)
-    runner.skipped += total - len(steps)
-    for done, step in enumerate(steps):
+    there = _positions(clean, fault)
+    kept = spread(len(there), max_positions)
+    runner.skipped += len(there) - len(kept)
+    for done, position in enumerate(kept):
         if runner.full:
-            runner.skipped += len(steps) - done
+            runner.skipped += len(kept) - done
             return
-        runner.run([Planned(fault, step)], seed, base=clean)
+        runner.run([Planned.of(fault, position)], seed, base=clean)
 
 
 def _sweep_pair(
@@ -266,13 +312,13 @@ def _sweep_pair(
     first, second = pair
     # How far each run goes after the first fault is known only from running it.
     bases = [
-        runner.run([Planned(first, step)], seed, base=clean, count=False)
-        for step in range(len(clean.trace))
+        runner.run([Planned.of(first, one)], seed, base=clean, count=False)
+        for one in _positions(clean, first)
     ]
     positions = [
         (base, one, two)
         for one, base in enumerate(bases)
-        for two in range(one + 1, len(base.trace))
+        for two in _positions(base, second, base.landings[0])
     ]
     kept = spread(len(positions), max_positions)
     if sample < 1 and kept:
@@ -284,16 +330,15 @@ def _sweep_pair(
             runner.skipped += len(kept) - done
             return
         base, one, two = positions[index]
-        runner.run([Planned(first, one), Planned(second, two)], seed, base=base)
+        runner.run([Planned.of(first, one), Planned.of(second, two)], seed, base=base)
 
 
 def _compare(base: Outcome, outcome: Outcome, plan: Sequence[Planned]) -> None:
     """Refuse a run that did not repeat ``base`` up to its last fault."""
-    if plan[-1].unit == "step":
-        common = plan[-1].position + 1
-        if base.trace[:common] == outcome.trace[:common] and outcome.landed:
-            return
-    elif outcome.landed:
+    common = outcome.landings[-1].steps
+    if outcome.landed and (
+        plan[-1].unit == "line" or base.trace[:common] == outcome.trace[:common]
+    ):
         return
     raise SweepError(
         f"the case is not deterministic: with seed {outcome.seed} it did not repeat its steps up "
