@@ -89,7 +89,7 @@ MUTANTS = [
         "no_shield",
         "_shell/finishing.py",
         (put("shield=True", "shield=False"),),
-        "C6",
+        "C5",  # the session is not closed
         {"drive": "until_done", "delay": 0.5},
         steps("cancel"),
     ),

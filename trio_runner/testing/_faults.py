@@ -103,6 +103,7 @@ CRASH: Final = Fault("crash", Injection.crash)
 SIGINT: Final = Fault("sigint", Injection.interrupt, needs_signal=True)
 SIGINT_CHILD: Final = attrs.evolve(SIGINT, name="sigint_child", in_child=True)
 JOURNAL_ERROR: Final = Fault("journal_error", seam="journal", error=_planned_error)
+COMMIT_ERROR: Final = Fault("commit_error", seam="commit", error=_planned_error)
 JOURNAL_HANG: Final = Fault("journal_hang", seam="journal")
 MODEL_ERROR: Final = Fault("model_error", seam="model", error=_planned_error)
 HOOK_ERROR: Final = Fault("hook_error", seam="hook", error=_planned_error)
@@ -120,6 +121,7 @@ FAULTS: Final[Mapping[str, Fault]] = MappingProxyType(
             SIGINT,
             SIGINT_CHILD,
             JOURNAL_ERROR,
+            COMMIT_ERROR,
             JOURNAL_HANG,
             MODEL_ERROR,
             HOOK_ERROR,

@@ -43,13 +43,16 @@ class Failure:
     violations: tuple[str, ...]
     replay: str
 
+    @property
+    def where(self) -> str:
+        """The seed and the faults with their places, in one line."""
+        if self.landings:
+            return f"seed {self.seed}: " + ", then ".join(map(_where, self.landings))
+        return f"seed {self.seed}: no fault"
+
     def render(self) -> str:
         """The failure as a few lines of text."""
-        if self.landings:
-            head = f"seed {self.seed}: " + ", then ".join(map(_where, self.landings))
-        else:
-            head = f"seed {self.seed}: no fault"
-        lines = [head, *(f"    - {violation}" for violation in self.violations)]
+        lines = [self.where, *(f"    - {violation}" for violation in self.violations)]
         return "\n".join([*lines, f"    replay: {self.replay}"])
 
 

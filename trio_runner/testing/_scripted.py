@@ -152,7 +152,7 @@ class ScriptedModel:
             tools=tuple(request.tools),
         )
         self.requests.append(frozen)
-        problems = _request_problems(frozen.history, frozen.delta)
+        problems = request_problems(frozen.history, frozen.delta)
         if problems:
             self._next_item(number)
             violation = RequestViolation(number, problems)
@@ -234,7 +234,7 @@ def _with_ids(number: int, message: v.Message) -> v.Message:
     )
 
 
-def _request_problems(history: Sequence[v.Message], delta: Sequence[v.Message]) -> tuple[str, ...]:
+def request_problems(history: Sequence[v.Message], delta: Sequence[v.Message]) -> tuple[str, ...]:
     problems: list[str] = []
     try:
         check_history(history)

@@ -30,7 +30,16 @@ class Seam:
     """
 
     def __init__(self) -> None:
+        #: What the calls raised that were planned to fail, in order.
+        self.raised: list[BaseException] = []
+        #: How many calls were planned never to return.
+        self.hung: int = 0
         self._on_call: Callable[[], Fault | None] = _nothing_planned
+
+    @property
+    def failed(self) -> bool:
+        """Whether a call has failed as planned."""
+        return bool(self.raised or self.hung)
 
     def watch(self, on_call: Callable[[], Fault | None]) -> None:
         """Have ``on_call`` count each call, and say which fault is planned for it. For engines."""
@@ -50,8 +59,11 @@ class Seam:
         if fault is None:
             return True
         if fault.error is None:
+            self.hung += 1
             return False
-        raise fault.error()
+        error = fault.error()
+        self.raised.append(error)
+        raise error
 
     async def call(self) -> None:
         """Let an asynchronous call pass; a checkpoint only if a call is to hang.

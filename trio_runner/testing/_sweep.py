@@ -73,6 +73,7 @@ def sweep(
 
     * ``"journal_error"``, ``"model_error"``, ``"hook_error"``, ``"observer_error"``:
       the call through that seam raises `PlannedError`;
+    * ``"commit_error"``: the ticket of an append, the seam "commit", fails with it;
     * ``"journal_hang"``: the call through the seam "journal" never returns;
     * ``"foreign_cancel"``: the call through the seam "tool" raises
       ``asyncio.CancelledError``, as a client on a foreign event loop may.

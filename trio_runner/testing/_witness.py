@@ -1,0 +1,299 @@
+"""`Witness`: stands around an agent's model, tools, journal, hooks and observers, and notes facts.
+
+What may live here: wrappers that change nothing, keep a `Ledger`, and let
+calls pass the seams of a sweep. What the facts mean is ``contract.py``.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, cast
+
+import attrs
+import trio
+
+import trio_runner._core.events as events
+import trio_runner._core.records as records_
+import trio_runner._core.values as v
+import trio_runner.abc as abc
+from trio_runner._shell.hooks import ToolRunnerHooks, merge_hooks
+from trio_runner.testing._scripted import request_problems
+from trio_runner.testing._seams import Seam
+from trio_runner.testing.contract import Ledger
+
+_LOG: Final = logging.getLogger("trio_runner")
+#: Records of finished work.
+_WORK: Final = (records_.ModelFinished, records_.ToolFinished)
+#: The seams whose errors must be told somewhere; a tool's error is its result.
+_TOLD_SEAMS: Final = ("journal", "commit", "model", "hook", "observer")
+
+
+class Witness:
+    """Notes what really happens in one turn.
+
+    Wrap what an agent is made of, run a turn, and give the ledger to
+    `trio_runner.testing.contract.check_contract`. A witness serves one run;
+    `seams` are those of a sweep's case.
+    """
+
+    def __init__(self) -> None:
+        self.ledger: Ledger = Ledger()
+        names = ("journal", "commit", "model", "hook", "observer", "tool")
+        self._seams = {name: Seam() for name in names}
+        self._tickets: list[abc.CommitTicket] = []
+        #: Those that hold a reply or a tool's result.
+        self._work: list[abc.CommitTicket] = []
+        self._handler = _Listener(self.ledger.told)
+
+    @property
+    def seams(self) -> Mapping[str, Seam]:
+        """For `Case.seams`."""
+        return MappingProxyType(self._seams)
+
+    @property
+    def journal_failed(self) -> bool:
+        """Whether the journal was made to fail by a planned fault."""
+        return self._seams["journal"].failed or self._seams["commit"].failed
+
+    # --- what is wrapped --------------------------------------------------------
+
+    def model(self, model: abc.Model) -> abc.Model:
+        """A model that notes what it is asked, and when."""
+        return _Model(self, model)
+
+    def tool(self, tool: abc.Tool) -> abc.Tool:
+        """A tool that notes that it was entered, what it returned, and that it was left."""
+        return attrs.evolve(tool, call=functools.partial(self._call, tool))
+
+    def journal(self, journal: abc.Journal) -> abc.Journal:
+        """A journal whose commits are known to the ledger."""
+        return _Journal(self, journal)
+
+    def hooks(self, hooks: ToolRunnerHooks | None = None) -> ToolRunnerHooks:
+        """Hooks at all five points, in front of the given ones; each call passes the seam."""
+        first = ToolRunnerHooks(
+            before_llm_call=self._hook,
+            after_llm_call=self._hook,
+            before_tool_call=self._hook,
+            after_tool_call=self._hook,
+            after_turn_complete=self._hook,
+        )
+        return merge_hooks(first, hooks)
+
+    def observer(self) -> abc.Observer:
+        """An observer that notes the errors that observers are told of."""
+        return _Observer(self)
+
+    # --- noted by the driver of the turn ----------------------------------------
+
+    def listen(self) -> None:
+        """Note the errors that the library logs, until `stop`."""
+        _LOG.addHandler(self._handler)
+
+    def stop(self) -> None:
+        """Note no more, and take stock: what was planted, and which commits failed."""
+        _LOG.removeHandler(self._handler)
+        self.ledger.planted = [error for name in _TOLD_SEAMS for error in self._seams[name].raised]
+        self.ledger.failed_commits = sum(ticket.error is not None for ticket in self._tickets)
+
+    def left(self) -> None:
+        """The turn has been left: note how many commits are open."""
+        self.ledger.open_at_leaving = self.open_commits()
+
+    def hand_out(self, message: v.Message) -> None:
+        """The library gave a message away: note it, and what is not durable by then."""
+        self._depends("a message was handed out")
+        self.ledger.hand_out(message)
+
+    def open_commits(self) -> int:
+        """How many commits have no outcome yet."""
+        return sum(not ticket.done for ticket in self._tickets)
+
+    def _depends(self, what: str) -> None:
+        count = sum(not ticket.done for ticket in self._work)
+        if count and not self.journal_failed:
+            self.ledger.ahead.append(f"{what} while {count} commits of finished work were open")
+
+    # --- used by the wrappers ---------------------------------------------------
+
+    async def ask(self, model: abc.Model, request: abc.ModelRequest, emit: abc.DeltaSink) -> Any:
+        """One model call."""
+        self.ledger.begins("a model call")
+        self._depends("a model call began")
+        problems = request_problems(tuple(request.history), tuple(request.delta))
+        self.ledger.bad_requests += [f"a request: {problem}" for problem in problems]
+        await self._seams["model"].call()
+        return await model.reply(request, emit)
+
+    async def _hook(self, _runner: object, _subject: object) -> None:
+        await self._seams["hook"].call()
+
+    async def _call(
+        self, tool: abc.Tool, arguments: v.JSONObject, context: abc.ToolContext
+    ) -> object:
+        call_id, ledger = context.call_id, self.ledger
+        if not tool.threaded:
+            self.entered(call_id)
+        else:
+            entered = functools.partial(self.entered, call_id)
+            context = cast("abc.ToolContext", _ThreadedContext(context, entered))
+        try:
+            if not tool.threaded:  # what runs in a thread awaits no foreign loop
+                await self._seams["tool"].call()
+            value = await tool.call(arguments, context)
+        except BaseException as error:
+            if not isinstance(error, (trio.Cancelled, KeyboardInterrupt, SystemExit)):
+                ledger.raised[call_id] = error
+            raise
+        else:
+            ledger.returned[call_id] = value
+            return value
+        finally:
+            ledger.left.add(call_id)
+
+    def entered(self, call_id: str) -> None:
+        """A tool begins."""
+        self.ledger.begins(f"tool call {call_id}")
+        self.ledger.entered.add(call_id)
+
+    def follow(
+        self, ticket: abc.CommitTicket, records: Sequence[records_.Record]
+    ) -> abc.CommitTicket:
+        """Keep an eye on a commit."""
+        self._tickets.append(ticket)
+        if any(type(record) in _WORK for record in records):
+            self._work.append(ticket)
+        return ticket
+
+
+class _Model:
+    def __init__(self, witness: Witness, model: abc.Model) -> None:
+        self._witness = witness
+        self._model = model
+
+    async def reply(self, request: abc.ModelRequest, emit: abc.DeltaSink) -> v.Message:
+        return await self._witness.ask(self._model, request, emit)
+
+
+class _ThreadedContext:
+    """The context of a call that begins in a worker thread: notes when it does."""
+
+    def __init__(self, context: abc.ToolContext, entered: Callable[[], None]) -> None:
+        self._context = context
+        self._entered = entered
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    def claim_start(self) -> bool:
+        claimed = self._context.claim_start()
+        if claimed:
+            self._entered()
+        return claimed
+
+
+class _Observer:
+    def __init__(self, witness: Witness) -> None:
+        self._told = witness.ledger.told
+        self._seam = witness.seams["observer"]
+
+    def on_event(self, event: events.Event) -> None:
+        match event:
+            case events.ErrorSuppressed() | events.CommitFailed():
+                self._told.append(event.error)
+            case _:
+                pass
+        self._seam.call_nowait()
+
+
+class _Listener(logging.Handler):
+    """Keeps the exceptions that log records carry."""
+
+    def __init__(self, told: list[BaseException]) -> None:
+        super().__init__(logging.WARNING)
+        self._told = told
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info is not None and record.exc_info[1] is not None:
+            self._told.append(record.exc_info[1])
+        arguments = record.args if isinstance(record.args, tuple) else ()
+        self._told += [each for each in arguments if isinstance(each, BaseException)]
+
+
+class _Journal:
+    def __init__(self, witness: Witness, journal: abc.Journal) -> None:
+        self._witness = witness
+        self._journal = journal
+
+    async def open(self, session_id: str) -> abc.JournalSession:
+        await self._witness.seams["journal"].call()
+        return _Session(self._witness, await self._journal.open(session_id))
+
+
+class _Session:
+    def __init__(self, witness: Witness, session: abc.JournalSession) -> None:
+        self._witness = witness
+        self._session = session
+        #: The commit that is the last to have an outcome.
+        self._last: abc.CommitTicket | None = None
+        #: The newest commit that fails; until it has failed, all behind it fail with it.
+        self._failing: _Ticket | None = None
+        self._hangs = False
+        witness.ledger.open_sessions += 1
+
+    @property
+    def records(self) -> Sequence[records_.Record]:
+        return self._session.records
+
+    def append(self, records: Sequence[records_.Record]) -> abc.CommitTicket:
+        ticket = self._append(records)
+        self._last = ticket
+        return self._witness.follow(ticket, records)
+
+    def _append(self, records: Sequence[records_.Record]) -> abc.CommitTicket:
+        seams = self._witness.seams
+        # What comes behind a commit that never ends never ends either.
+        self._hangs = self._hangs or not seams["journal"].call_nowait()
+        if self._hangs:
+            return _Ticket(None, self._last)
+        if self._failing is not None and not self._failing.done:
+            return _Ticket(self._failing.outcome, self._failing)
+        try:
+            seams["commit"].call_nowait()
+        except Exception as error:  # noqa: BLE001  it is the outcome of the ticket
+            self._failing = _Ticket(error, self._last)
+            return self._failing
+        return self._session.append(records)
+
+    async def aclose(self) -> None:
+        self._witness.ledger.open_sessions -= 1
+        try:
+            await self._witness.seams["journal"].call()
+        finally:
+            await self._session.aclose()
+
+
+@attrs.frozen
+class _Ticket:
+    """A commit that fails, when those before it are done, or that never ends."""
+
+    outcome: Exception | None
+    before: abc.CommitTicket | None
+
+    @property
+    def done(self) -> bool:
+        return self.outcome is not None and (self.before is None or self.before.done)
+
+    @property
+    def error(self) -> Exception | None:
+        return self.outcome if self.done else None
+
+    async def wait(self) -> None:
+        if self.before is not None:
+            await self.before.wait()
+        if self.outcome is None:
+            await trio.sleep_forever()
+        await trio.lowlevel.checkpoint()
