@@ -69,6 +69,8 @@ def _resolve(reference: Any, root: Mapping[str, Any]) -> Any:
     found: Any = root
     for step in str(reference).removeprefix("#").split("/"):
         if step:
-            inside: Mapping[str, Any] = found if isinstance(found, Mapping) else {}
+            inside: Mapping[str, Any] = (
+                cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {}
+            )
             found = inside.get(step)
     return found
