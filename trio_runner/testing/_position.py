@@ -329,6 +329,8 @@ class _Harness:
     def _throw_out(self) -> None:
         """End a run that does not end by itself, so that the sweep can go on."""
         self.hung = self._probe.active
+        # What comes now is the engine's doing, and no position.
+        self._probe.end()
         self._engine_scope.cancel()
         # It may swallow the cancel over and over. trio looks at the clock in every round.
         setattr(self.clock, "current_time", _patience(self.clock.current_time))  # noqa: B010

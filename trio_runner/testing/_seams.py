@@ -6,6 +6,8 @@ fails is planned by the sweep; what the calls are, the case decides.
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections.abc import Callable
 
 import trio
@@ -73,4 +75,13 @@ class Seam:
             to hang ends when it is cancelled.
         """
         if not self.call_nowait():
-            await trio.sleep_forever()
+            await hang()
+
+
+async def hang() -> None:
+    """Wait until cancelled.
+
+    It wakes at growing intervals, since a second fault can land only where a task steps.
+    """
+    for pause in itertools.accumulate(itertools.repeat(2.0), operator.mul, initial=1.0):
+        await trio.sleep(pause)

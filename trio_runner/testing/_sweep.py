@@ -258,6 +258,10 @@ class Runner:
             self._failures.append(Failure(seed, outcome.landings, outcome.violations, line))
         return outcome
 
+    def announce(self, faults: str) -> None:
+        """Have the report name these faults, also when they have no position."""
+        self._counts[faults] += 0
+
     def report(self) -> SweepReport:
         """What came of it."""
         return SweepReport(
@@ -292,6 +296,7 @@ def _positions(base: Outcome, fault: Fault, after: Landing | None = None) -> ran
 def _sweep_one(
     runner: Runner, fault: Fault, seed: int, clean: Outcome, max_positions: int | None
 ) -> None:
+    runner.announce(fault.name)
     there = _positions(clean, fault)
     kept = spread(len(there), max_positions)
     runner.skipped += len(there) - len(kept)
@@ -311,6 +316,7 @@ def _sweep_pair(
     max_positions: int | None,
 ) -> None:
     first, second = pair
+    runner.announce(f"{first.name}+{second.name}")
     # How far each run goes after the first fault is known only from running it.
     bases = [
         runner.run([Planned.of(first, one)], seed, base=clean, count=False)

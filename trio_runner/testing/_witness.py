@@ -21,7 +21,7 @@ import trio_runner._core.values as v
 import trio_runner.abc as abc
 from trio_runner._shell.hooks import ToolRunnerHooks, merge_hooks
 from trio_runner.testing._scripted import request_problems
-from trio_runner.testing._seams import Seam
+from trio_runner.testing._seams import Seam, hang
 from trio_runner.testing.contract import Ledger
 
 _LOG: Final = logging.getLogger("trio_runner")
@@ -295,5 +295,5 @@ class _Ticket:
         if self.before is not None:
             await self.before.wait()
         if self.outcome is None:
-            await trio.sleep_forever()
+            await hang()
         await trio.lowlevel.checkpoint()
