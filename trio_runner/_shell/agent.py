@@ -383,7 +383,7 @@ class ToolAgent:
         self.__users -= 1
         if not self.__users and self.__is_open:
             try:
-                await self.__finish(self.__close_if_unused)
+                await self.__finish(self.__close_if_unused, exc)
             except Exception as error:
                 # What leaves the block already, or the caller's cancel, goes before it.
                 if exc is None:
@@ -405,18 +405,20 @@ class ToolAgent:
                 self.__conversation.attach(self.__session, self.__session_id, self.name)
             # Equal names of two toolsets are told now, not in the middle of a turn.
             ToolTable(await self.list_tools())
-        except BaseException:
+        except BaseException as failure:
             try:
-                await self.__finish(self.__close)
+                await self.__finish(self.__close, failure)
             except Exception as error:  # noqa: BLE001  why the opening failed matters more
                 _report(error)
             raise
         self.__is_open = True
 
-    async def __finish(self, async_fn: Callable[[], Awaitable[None]]) -> None:
+    async def __finish(
+        self, async_fn: Callable[[], Awaitable[None]], leaves: BaseException | None
+    ) -> None:
         if self.__owners or self.__session is not None:
             deadline = trio.current_time() + self.__config.grace
-            await finishing.finish(async_fn, deadline=deadline, report=_report)
+            await finishing.finish(async_fn, deadline=deadline, report=_report, leaves=leaves)
 
     async def __close_if_unused(self) -> None:
         async with self.__gate:
@@ -449,8 +451,11 @@ class ToolAgent:
             commits.send_missed()
         finally:
             if session is not None:
-                with trio.CancelScope(deadline=deadline):
-                    await session.aclose()
+                try:
+                    with trio.CancelScope(deadline=deadline):
+                        await session.aclose()
+                finally:
+                    commits.give_up(self.__config.grace)
 
     def __session_deadline(self, commits: Commits) -> float:
         """How long the session may take to close: no second grace after an interrupted turn."""

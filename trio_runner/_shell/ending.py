@@ -157,15 +157,9 @@ class Ending:
         *,
         deadline: float,
     ) -> None:
-        """Run ``async_fn`` shielded; ``leaves`` is reported when Ctrl-C overtakes it."""
+        """Run ``async_fn`` shielded while ``leaves`` is on its way out."""
         report = self._notices.suppressed
-        try:
-            await finishing.finish(async_fn, deadline=deadline, report=report)
-        except leaving.EXITS:
-            overtaken = leaves is not None and not isinstance(leaves, leaving.EXITS)
-            if leaves is not None and overtaken and not leaving.is_cancellation(leaves):
-                report(leaves)
-            raise
+        await finishing.finish(async_fn, deadline=deadline, report=report, leaves=leaves)
 
     def _fix_grace(self) -> float:
         """When finishing must be over: one time per turn, fixed at its first interrupt."""

@@ -26,6 +26,7 @@ async def finish(
     *args: *Ts,
     deadline: float,
     report: Callable[[BaseException], None],
+    leaves: BaseException | None = None,
 ) -> None:
     """Run ``async_fn(*args)`` to its end or to ``deadline``, whatever is cancelled meanwhile.
 
@@ -35,6 +36,7 @@ async def finish(
     Args:
       deadline: absolute time on trio's clock; the work is cancelled then, silently.
       report: told of each error that loses to another one.
+      leaves: what is on its way out meanwhile; reported when Ctrl-C overtakes it.
 
     Raises:
       BaseException: what ``async_fn`` raised, bare.
@@ -43,7 +45,11 @@ async def finish(
         async with trio.open_nursery(strict_exception_groups=True) as nursery:
             nursery.start_soon(_shielded, async_fn, args, deadline)
     except BaseExceptionGroup as group:
-        raise leaving.pick(group, report) from None
+        error = leaving.pick(group, report)
+        overtakes = isinstance(error, leaving.EXITS) and not isinstance(leaves, leaving.EXITS)
+        if overtakes and leaves is not None and not leaving.is_cancellation(leaves):
+            report(leaves)
+        raise error from None
 
 
 @trio.lowlevel.enable_ki_protection

@@ -270,10 +270,9 @@ class _Session:
 
     async def aclose(self) -> None:
         self._witness.ledger.open_sessions -= 1
-        try:
-            await self._witness.seams["journal"].call()
-        finally:
-            await self._session.aclose()
+        # A close that fails or hangs does not get as far as the session.
+        await self._witness.seams["journal"].call()
+        await self._session.aclose()
 
 
 @attrs.frozen

@@ -13,6 +13,7 @@ case uses `check_contract`, a test of your own may use a single one::
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -180,7 +181,8 @@ def work_kept(evidence: Evidence) -> Iterator[str]:
                 yield f"call {call_id} returned {value!r}; {where} it is {result}"
         for call_id, error in ledger.raised.items():
             result = results.get(call_id)
-            if result is None or result.status is not v.CallStatus.ERROR:
+            foreign = isinstance(error, asyncio.CancelledError)
+            if result is None or result.status not in (_CUT if foreign else _FAILED):
                 yield f"the tool of call {call_id} raised {error!r}; {where} it is {result}"
     if not evidence.journal_failed:
         yield from ledger.ahead
@@ -333,6 +335,14 @@ def check_contract(evidence: Evidence, checks: Mapping[str, Check] = CONTRACT) -
             yield f"{promise}: {problem}"
 
 
+#: What a tool that raised may be called, and one that a foreign loop cancelled: when the
+#: caller has cancelled as well, that is how a bridged call ends.
+_FAILED: Final = frozenset({v.CallStatus.ERROR})
+_CUT: Final = _FAILED | {
+    v.CallStatus.INTERRUPTED,
+    v.CallStatus.TIMED_OUT,
+    v.CallStatus.CANCELLED,
+}
 #: Statuses of calls whose tool has not run at all, and of those whose tool began.
 _NEVER_RAN: Final = frozenset(
     {
