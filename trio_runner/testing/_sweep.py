@@ -128,8 +128,13 @@ def sweep(
                 clean = runner.run((), seed, in_child=in_child)
                 for fault in ours:
                     _sweep_one(runner, fault, seed, clean, max_positions)
-                for pair in our_pairs:
-                    _sweep_pair(runner, pair, seed, clean, sample, max_positions)
+                # How far a run goes after a first fault is known only from running it.
+                firsts: dict[Fault, list[Outcome]] = {}
+                for first, second in our_pairs:
+                    if first not in firsts:
+                        firsts[first] = _runs_with(runner, first, seed, clean)
+                    pair = (first, second)
+                    _sweep_pair(runner, pair, seed, firsts[first], sample, max_positions)
         return runner.report()
 
 
@@ -307,21 +312,25 @@ def _sweep_one(
         runner.run([Planned.of(fault, position)], seed, base=clean)
 
 
+def _runs_with(runner: Runner, fault: Fault, seed: int, clean: Outcome) -> list[Outcome]:
+    """A run for each position of a fault, without what would keep the case alive."""
+    runs = [
+        runner.run([Planned.of(fault, position)], seed, base=clean, count=False)
+        for position in _positions(clean, fault)
+    ]
+    return [attrs.evolve(run, raised=None, value=None) for run in runs]
+
+
 def _sweep_pair(
     runner: Runner,
     pair: tuple[Fault, Fault],
     seed: int,
-    clean: Outcome,
+    bases: list[Outcome],
     sample: float,
     max_positions: int | None,
 ) -> None:
     first, second = pair
     runner.announce(f"{first.name}+{second.name}")
-    # How far each run goes after the first fault is known only from running it.
-    bases = [
-        runner.run([Planned.of(first, one)], seed, base=clean, count=False)
-        for one in _positions(clean, first)
-    ]
     positions = [
         (base, one, two)
         for one, base in enumerate(bases)

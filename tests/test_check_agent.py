@@ -1,0 +1,288 @@
+"""`check_agent` and `AgentTurn`: the suite on an agent that knows nothing of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+
+import trio_runner as tr
+from trio_runner.testing import (
+    AgentTurn,
+    ContractBroken,
+    ContractReport,
+    ScriptedModel,
+    call,
+    check_agent,
+    replay,
+    script_for,
+)
+from trio_runner.testing._examples import example_arguments
+
+
+async def get_weather(city: str) -> str:
+    """A tool with one step."""
+    await trio.sleep(0.1)
+    return f"sunny in {city}"
+
+
+def add(a: int, b: int = 3) -> int:
+    """A tool that runs in a thread."""
+    return a + b
+
+
+def good_agent(**settings: Any) -> tr.ToolAgent:
+    return tr.ToolAgent("good", tools=[get_weather, add], **settings)
+
+
+def agent_with(*tools: Callable[..., Any]) -> Callable[..., tr.ToolAgent]:
+    return lambda model: tr.ToolAgent("mine", model=model, tools=tools)
+
+
+def quick(make_agent: Callable[..., tr.ToolAgent], **options: Any) -> ContractReport:
+    options = {"seeds": [0], "drives": ["until_done"], **options}
+    return check_agent(make_agent, **options)
+
+
+def broken(report: ContractReport) -> dict[str, tuple[str, ...]]:
+    """What was found, by promise."""
+    return {each.promise: each.examples for each in report.promises if each.broken_at}
+
+
+# --- an agent that keeps the contract -------------------------------------------
+
+
+def test_an_ordinary_agent_keeps_every_promise_in_every_way() -> None:
+    report = check_agent(good_agent, seeds=[0], max_positions=6)
+    report.raise_if_failed()
+    assert {part.drive for part in report.parts} == {"until_done", "async_for", "break", "generate"}
+    assert {part.delay for part in report.parts} == {0.0, 0.5}
+    assert report.left_out == {}
+    counts: dict[str, int] = {}
+    for part in report.parts:
+        for name, count in part.report.counts.items():
+            counts[name] = counts.get(name, 0) + count
+    missing = [name for name, count in counts.items() if not count]
+    assert missing == []
+    assert len(counts) == 12
+
+
+def test_what_an_agent_has_no_place_for_is_left_out_and_told() -> None:
+    report = quick(agent_with(get_weather))
+    report.raise_if_failed()
+    assert set(report.left_out) == {"journal_error", "commit_error", "journal_hang"}
+    assert "not swept: journal_error: the agent has no 'journal' to fail" in report.render()
+
+
+def test_without_a_journal_there_is_one_sweep_for_each_way_to_drive() -> None:
+    report = check_agent(
+        agent_with(get_weather), seeds=[0], faults=["cancel"], drives=["generate", "break"]
+    )
+    assert [(part.drive, part.delay) for part in report.parts] == [
+        ("generate", 0.0),
+        ("break", 0.0),
+    ]
+
+
+def test_a_factory_without_parameters_is_given_the_script_all_the_same() -> None:
+    def make() -> tr.ToolAgent:
+        return tr.ToolAgent("mine", model=ScriptedModel(["not asked"]), tools=[get_weather])
+
+    cases = AgentTurn(make)
+    assert replay(cases).violations == ()
+    assert cases.agent.history[-1].text == "the answer"
+    assert cases.ledger.returned.keys() == {each.call_id for each in all_results(cases.agent)}
+
+
+def all_results(agent: tr.ToolAgent) -> list[tr.ToolResult]:
+    return [result for message in agent.history for result in message.tool_results]
+
+
+def test_the_script_may_be_the_users_own() -> None:
+    cases = AgentTurn(good_agent, [[call("add", a=1), call("add", a=2)], "done"])
+    assert replay(cases).violations == ()
+    assert [each.text for each in all_results(cases.agent)] == ["4", "5"]
+
+
+def test_an_agent_subclass_with_its_own_call_tool_is_watched_as_well() -> None:
+    seen: list[str] = []
+
+    class Mine(tr.ToolAgent):
+        async def call_tool(self, planned: Any, context: tr.ToolContext) -> tr.ToolResult:
+            seen.append(planned.call.name)
+            return await super().call_tool(planned, context)
+
+    cases = AgentTurn(lambda model: Mine("mine", model=model, tools=[get_weather]))
+    assert replay(cases).violations == ()
+    assert seen == ["get_weather"] * 5
+    assert len(cases.ledger.entered) == 5
+
+
+# --- agents that break a promise ------------------------------------------------
+
+
+async def leaves_a_task(city: str) -> str:
+    """Lives on when it is cancelled."""
+    try:
+        await trio.sleep(1)
+    finally:
+        trio.lowlevel.spawn_system_task(trio.sleep, 5)
+    return city
+
+
+async def cleans_up_for_long(city: str) -> str:
+    """Takes longer to leave than an agent should."""
+    try:
+        await trio.sleep(1)
+    finally:
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + 60):
+            await trio.sleep(50)
+    return city
+
+
+class Replacer(tr.ToolAgent):
+    """Makes an error of its own of every end."""
+
+    async def generate(self, *args: Any, **options: Any) -> tr.Message:
+        try:
+            return await super().generate(*args, **options)
+        except BaseException as error:
+            raise RuntimeError("the turn failed") from error
+
+
+class Liar(tr.ToolAgent):
+    """Says of its tools what is not so."""
+
+    async def call_tool(self, planned: Any, context: tr.ToolContext) -> tr.ToolResult:
+        result = await super().call_tool(planned, context)
+        return tr.ToolResult(result.call_id, result.name, "something else")
+
+
+@pytest.mark.parametrize(
+    ("make_agent", "promise", "words"),
+    [
+        (agent_with(leaves_a_task), "C5", "'trio.sleep' was left running"),
+        (agent_with(cleans_up_for_long), "C6", "to leave, more than 5"),
+        (
+            lambda model: Replacer("mine", model=model, tools=[get_weather]),
+            "C1",
+            "the cancel was swallowed",
+        ),
+        (
+            lambda model: Liar("mine", model=model, tools=[get_weather]),
+            "C3",
+            "returned 'sunny in x'",
+        ),
+    ],
+)
+def test_an_agent_that_breaks_a_promise_is_told_which(
+    make_agent: Callable[..., tr.ToolAgent], promise: str, words: str
+) -> None:
+    report = quick(make_agent, drives=["generate"], faults=["cancel"])
+    found = broken(report)
+    assert any(words in text for text in found[promise]), found
+    with pytest.raises(ContractBroken, match=f"{promise} +BROKEN at"):
+        report.raise_if_failed()
+
+
+def test_the_text_names_each_promise_and_how_to_replay_the_first_failure() -> None:
+    report = quick(agent_with(leaves_a_task), faults=["cancel"])
+    lines = report.render().splitlines()
+    assert [line[:2] for line in lines[1:10]] == [f"C{number}" for number in range(1, 10)]
+    assert sum("holds" in line for line in lines) == 8
+    assert "    make_case = AgentTurn(make_agent, drive='until_done', delay=0.0)" in lines
+    first = report.promises[4].first
+    assert first is not None
+    assert f"    {first.replay}" in lines
+    plan = [(landing.fault, landing.position) for landing in first.landings]
+    again = replay(AgentTurn(agent_with(leaves_a_task)), *plan, seed=first.seed)
+    assert again.violations == first.violations
+
+
+def test_the_json_has_every_promise_and_every_failure() -> None:
+    report = quick(agent_with(leaves_a_task), faults=["cancel"], max_failures=None)
+    plain = json.loads(report.to_json())
+    assert plain["ok"] is False
+    assert [each["promise"] for each in plain["promises"]] == [f"C{n}" for n in range(1, 10)]
+    failures = plain["parts"][0]["report"]["failures"]
+    assert plain["promises"][4]["broken_at"] == len(failures) > 0
+
+
+def test_a_factory_that_makes_no_agent_is_refused() -> None:
+    async def forgotten() -> tr.ToolAgent:
+        raise AssertionError("never run")
+
+    def make() -> Any:
+        forgotten().close()
+        return "an agent"
+
+    with pytest.raises(TypeError, match="make_agent returned 'an agent'; expected a ToolAgent"):
+        AgentTurn(make, ["done"])()
+
+
+# --- the script that is made ----------------------------------------------------
+
+
+def test_the_made_script_calls_every_tool_in_batches_of_three_and_two() -> None:
+    tools = [tr.tool(each) for each in (get_weather, add)]
+    script = script_for(lambda: tr.ToolAgent("x", model=ScriptedModel([]), tools=tools))
+    batches: list[Any] = [item for item in script if isinstance(item, list)]
+    assert [[each.name for each in batch] for batch in batches] == [
+        ["get_weather", "add", "get_weather"],
+        ["add", "get_weather"],
+    ]
+    assert batches[0][0].arguments == {"city": "x"}
+    assert batches[0][1].arguments == {"a": 0}
+    assert script[2] == "the answer"
+
+
+def test_an_agent_without_tools_just_answers() -> None:
+    script = script_for(lambda: tr.ToolAgent("x", model=ScriptedModel([])))
+    assert script[0] == "the answer"
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"type": "string"}, "x"),
+        ({"type": "string", "minLength": 3}, "xxx"),
+        ({"type": "integer"}, 0),
+        ({"type": "integer", "minimum": 5}, 5),
+        ({"type": "number", "exclusiveMinimum": 5}, 6),
+        ({"type": "integer", "maximum": -3}, -3),
+        ({"type": "boolean"}, False),
+        ({"type": "null"}, None),
+        ({"type": "array", "items": {"type": "string"}}, []),
+        ({"type": "array", "items": {"type": "string"}, "minItems": 2}, ["x", "x"]),
+        ({"type": ["integer", "null"]}, 0),
+        ({"enum": ["north", "south"]}, "north"),
+        ({"const": 7}, 7),
+        ({"default": "d", "type": "string"}, "d"),
+        ({"examples": ["e"], "type": "string"}, "e"),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, 0),
+        ({"$ref": "#/$defs/Point"}, {"x": 0}),
+        ({"$ref": "#/$defs/Nothing"}, None),
+        ({}, None),
+    ],
+)
+def test_an_example_fits_its_schema(schema: dict[str, Any], value: object) -> None:
+    point = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
+    whole = {
+        "type": "object",
+        "properties": {"it": schema, "optional": {"type": "string"}},
+        "required": ["it"],
+        "$defs": {"Point": point},
+    }
+    assert example_arguments(whole) == {"it": value}
+
+
+def test_a_schema_that_refers_to_itself_ends() -> None:
+    tree = {
+        "type": "object",
+        "properties": {"child": {"$ref": "#"}},
+        "required": ["child"],
+    }
+    assert "child" in example_arguments(tree)
