@@ -105,7 +105,7 @@ Lie = Callable[[Evidence], Evidence]
 LIES: list[tuple[str, str, Lie]] = [
     ("C1", "a model call began", lambda e: noted(e, late=["a model call"])),
     ("C1", "cancel was swallowed", lambda e: seen(e, cancel_visible=True)),
-    ("C1", "nobody had cancelled", lambda e: raised(a_cancelled())(e)),
+    ("C1", "nobody had cancelled", raised(a_cancelled())),
     ("C2", "a request", lambda e: noted(e, bad_requests=["a request: an open call"])),
     ("C2", "the history", lambda e: attrs.evolve(e, history=e.history[:2], stored=None)),
     ("C2", "does not open", lambda e: attrs.evolve(e, stored=(e.stored or ())[2:])),

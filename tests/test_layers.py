@@ -44,19 +44,41 @@ THIRD_PARTY: Mapping[str, frozenset[str]] = {
     "testing": frozenset({"attrs", "trio"}),
     "_cli": frozenset({"attrs", "trio", "click", "rich"}),
 }
-# Heavy packages: one module each, which nothing imports by an import statement.
+# Heavy packages: one module or package each, which nothing imports by an import statement.
 HEAVY: Mapping[str, frozenset[str]] = {
     "trio_runner._shell.function_tools": frozenset({"pydantic", "griffe"}),
     "trio_runner.testing.strategies": frozenset({"hypothesis"}),
+    "trio_runner.testing.pytest_plugin": frozenset({"pytest"}),
+    "trio_runner.testing._pytest_sweep": frozenset({"pytest"}),
+    "trio_runner.testing._pytest_options": frozenset({"pytest"}),
+    "trio_runner.testing._pytest_fixtures": frozenset({"pytest"}),
+    "trio_runner.testing.strategies._damage": frozenset({"hypothesis"}),
+    "trio_runner.testing.strategies._hooks": frozenset({"hypothesis"}),
+    "trio_runner.testing.strategies._journals": frozenset({"hypothesis"}),
+    "trio_runner.testing.strategies._replies": frozenset({"hypothesis"}),
+    "trio_runner.testing.strategies._tools": frozenset({"hypothesis"}),
+    "trio_runner.testing.strategies._values": frozenset({"hypothesis"}),
+    "trio_runner._journal.codec": frozenset({"cattrs", "msgspec"}),
+    "trio_runner._journal._verify": frozenset(),  # these two load the codec
+    "trio_runner._journal._file": frozenset(),
+    "trio_runner.testing.session_machine": frozenset({"hypothesis"}),
+    "trio_runner.testing._session_play": frozenset({"hypothesis"}),
+    "trio_runner.testing.strategies._turns": frozenset({"hypothesis"}),
 }
 # Where `importlib.import_module` may stand, and why.
 DYNAMIC_IMPORTS: Mapping[str, str] = {
     "trio_runner._shell.tools": "loads pydantic with the first plain function",
+    "trio_runner._journal.sqlite": "loads sqlite3 and the codec with the first SqliteJournal",
+    "trio_runner.testing._inline_sqlite": "opens such a file without a thread",
     "trio_runner._cli": "names the missing extra instead of a traceback",
+    "trio_runner.testing._kill_child": "loads what is to be killed, by its name",
 }
 # Tests that need an extra have one of these names, so that `.ci/run` can leave them out.
-NEEDS_AN_EXTRA = ("test_mcp_", "test_demo_", "test_cli_")
-EXTRAS = frozenset({"mcp", "mcp_types", "click", "rich", "trio_runner_adapters"})
+NEEDS_AN_EXTRA = ("test_mcp_", "test_demo_", "test_cli_", "test_others_")
+EXTRAS = frozenset(
+    {"mcp", "mcp_types", "click", "rich", "trio_runner_adapters"}
+    | {"anyio", "h2", "httpcore", "httpcore2", "tricycle", "trio_websocket", "websockets"}
+)
 # What the pure core would use to look at the world outside.
 IMPURE = frozenset(
     "asyncio concurrent getpass glob http io logging multiprocessing os platform queue random "
