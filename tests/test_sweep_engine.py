@@ -536,6 +536,26 @@ def test_an_interrupt_of_the_user_ends_the_sweep() -> None:
         sweep(of(run), faults=["sigint"], seeds=[0])
 
 
+@pytest.mark.parametrize("fault", ["cancel", "sigint", "sigint_child"])
+def test_an_interrupt_of_the_user_is_not_taken_for_a_planned_one_or_swallowed(fault: str) -> None:
+    runs = 0
+
+    async def run() -> None:
+        nonlocal runs
+        runs += 1
+        try:
+            if runs == 3:
+                signal.raise_signal(signal.SIGINT)
+            await trio.sleep(1)
+        except KeyboardInterrupt:
+            pass  # what is swept may be wrong: that is why it is swept
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep(of(run, judge=False), faults=[fault], seeds=[0])
+    assert runs == 3
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 @pytest.mark.parametrize("ignored", [signal.SIG_IGN, signal.SIG_DFL])
 def test_where_sigint_is_ignored_a_handler_is_put_in_place_for_the_sweep(
     ignored: signal.Handlers,

@@ -22,7 +22,9 @@ import functools
 import gc
 import itertools
 import math
+import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from types import FrameType, MappingProxyType
 from typing import Protocol
@@ -269,12 +271,14 @@ class _Harness:
         self._options = options
         self._tracer = tracer
         self._engine_scope = trio.CancelScope()
+        self.interrupts = _Interrupts()
         self.clock = trio.testing.MockClock(autojump_threshold=0)
 
     async def main(self) -> None:
         """Run the case; what it raises goes the whole way out, as in a program."""
         probe = self._probe
         probe.on_too_long = self._throw_out
+        self.interrupts.count_from_now()
         trio.lowlevel.spawn_system_task(self._watch)
         with self._engine_scope, probe.injection.scope:
             async with trio.open_nursery() as nursery:
@@ -340,6 +344,36 @@ class _Harness:
                 thing.shield = False
 
 
+class _Interrupts:
+    """Counts the SIGINTs of one run, planned or not: the rest is Ctrl-C of whoever waits.
+
+    Without it that would be lost when it comes into a run with a planned SIGINT,
+    or when the operation swallows it.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._before = signal.getsignal(signal.SIGINT)
+        self._handler: Callable[[int, FrameType | None], object] | None = None
+
+    def count_from_now(self) -> None:
+        """Stand before trio's handler. Called inside the run."""
+        handler = signal.getsignal(signal.SIGINT)
+        if callable(handler) and threading.current_thread() is threading.main_thread():
+            self._handler = handler
+            signal.signal(signal.SIGINT, self._counted)
+
+    def _counted(self, number: int, frame: FrameType | None) -> None:
+        self.count += 1
+        assert self._handler is not None
+        self._handler(number, frame)
+
+    def stop(self) -> None:
+        """Put the handler back that was there before the run. Called after it."""
+        if self._handler is not None and signal.getsignal(signal.SIGINT) == self._counted:
+            signal.signal(signal.SIGINT, self._before)
+
+
 class _Stuck(Exception):
     """Ends a trio run whose tasks do not end when they are cancelled."""
 
@@ -390,6 +424,10 @@ def run_position(
             if probe.injection.interrupts == 0 and holds(exc, (KeyboardInterrupt,)):
                 raise KeyboardInterrupt from exc
             escaped = exc
+        finally:
+            harness.interrupts.stop()
+    if harness.interrupts.count > probe.injection.interrupts:
+        raise KeyboardInterrupt from escaped
     broken = escaped if isinstance(escaped, trio.TrioInternalError) else None
     _check_engine(probe, harness, escaped, broken)
     seen = Outcome(
