@@ -23,6 +23,7 @@ SHIELDS: Mapping[str, str] = {
     FINISHING: "the library's own finishing",
     "adapters/trio_runner_adapters/_finishing.py": "what an adapter must close",
     "trio_runner/testing/reference.py": "plays a user's tool, whose cleanup is its own",
+    "trio_runner/testing/strategies/_tools.py": "plays a user's tool, whose cleanup is its own",
 }
 # Where BaseException may be caught without a `raise` in the handler itself, and why.
 CATCHES_ALL: Mapping[str, str] = {

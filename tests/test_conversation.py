@@ -596,6 +596,7 @@ async def _do(conversation: Conversation, step: tuple[str, tuple[tr.Message, ...
             if turn is not None and turn.reply is not None:
                 ids = [turn.reply.tool_calls[i].id for i in turn.open_positions]
                 conversation.match_results([tr.ToolResult(i, "", "outside") for i in ids])
+                conversation.heal()  # a turn does both at once: a matched step is over
 
 
 steps = st.lists(
