@@ -1,0 +1,185 @@
+"""The exhaustive walk finds what it is there for: each fault planted in the machine is found.
+
+A mutant is a copy of the package with one change. A process of its own walks it
+as ``test_turn_machine_exhaustive.py`` does, within the bounds that are needed;
+the same walk finds nothing in the unchanged package.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+from typing import Final
+
+import attrs
+import pytest
+
+import trio_runner
+
+PACKAGE: Final = pathlib.Path(trio_runner.__file__).parent
+WALK: Final = pathlib.Path(__file__).parent / "test_turn_machine_exhaustive.py"
+
+RUN: Final = """
+import importlib.util, json, sys
+
+path, calls, steps, depth = json.loads(sys.argv[1])
+spec = importlib.util.spec_from_file_location("exhaustive", path)
+exhaustive = sys.modules["exhaustive"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(exhaustive)
+stops = exhaustive.FEW_STOPS if depth else exhaustive.EVERY_STOP
+bounds = exhaustive.Bounds(
+    calls, steps, 2, (0, 0, 0) if depth else None, stops, exhaustive.FEW_INTERRUPTS
+)
+try:
+    seen = exhaustive.walk(bounds)
+except AssertionError as found:
+    print(json.dumps([0, str(found)]))
+else:
+    print(json.dumps([seen.states, ""]))
+"""
+
+
+@attrs.frozen
+class Mutant:
+    """A change to one file, and how the walk names what it breaks.
+
+    Attributes:
+      old: stands in the file exactly once.
+      says: stands in the report of the walk.
+      bounds: calls, steps, and whether to walk far rather than wide.
+    """
+
+    name: str
+    old: str
+    new: str
+    says: str
+    file: str = "turn.py"
+    bounds: tuple[int, int, bool] = (2, 1, False)
+
+
+MUTANTS: Final = (
+    Mutant(
+        "an_interrupt_answers_finished_calls_too",
+        "                if step.results[i] is None:\n",
+        "                if step.reply:\n",
+        "C4: the machine answered",
+    ),
+    Mutant(
+        "a_start_is_noted_for_the_wrong_call",
+        "        step.started[position] = True\n",
+        "        step.started[-position] = True\n",
+        "C4: the started calls are",
+        bounds=(3, 1, False),
+    ),
+    Mutant(
+        "a_second_result_of_a_call_is_taken",
+        """            or step.positions.get(result.call_id) != position
+            or step.results[position] is not None
+""",
+        """            or step.positions.get(result.call_id) != position
+""",
+        "was not refused",
+    ),
+    Mutant(
+        "a_result_is_taken_at_the_wrong_position",
+        "            or step.positions.get(result.call_id) != position\n",
+        "            or not 0 <= position < len(step.results)\n",
+        "was not refused",
+    ),
+    Mutant(
+        "an_ended_turn_ends_once_more",
+        """        if self.phase is Phase.ENDED:
+            return ()
+        if self._decided""",
+        """        if self._decided""",
+        "C6: a second interrupt changed something",
+    ),
+    Mutant(
+        "an_interrupt_overrules_an_answer",
+        "        if self._decided is not None and end_reason is not v.EndReason.FAILED:\n",
+        "        if self._decided is not None and end_reason in (v.EndReason.INTERRUPTED,):\n",
+        "C8: ",
+    ),
+    Mutant(
+        "a_cut_step_is_not_counted_when_the_turn_goes_on",
+        "        self._uncounted = self.phase is Phase.AWAITING_TOOLS\n",
+        "        self._uncounted = False\n",
+        "steps were counted",
+    ),
+    Mutant(
+        "an_id_may_come_again_after_a_replacement",
+        """        if self.phase is not Phase.ENDED:
+            self._reserve_ids()
+""",
+        "",
+        "could be given once more",
+    ),
+    Mutant(
+        "what_was_added_stands_before_the_media",
+        "(self.results, *step.all_attached(), *queued)",
+        "(self.results, *queued, *step.all_attached())",
+        "C3: the history is",
+    ),
+    Mutant(
+        "media_in_the_order_they_came",
+        "in sorted(self.attached)",
+        "in self.attached",
+        "C3: the history is",
+        file="open_step.py",
+    ),
+    Mutant(
+        "media_are_not_replayed",
+        "_position(turn, result.call_id), result, attached)",
+        "_position(turn, result.call_id), result)",
+        "replayed from its records: C3",
+        file="fold.py",
+    ),
+    Mutant(
+        "the_third_call_of_the_third_step_closes_it_too_early",
+        "        step.missing -= 1\n",
+        "        step.missing -= 1 + (self.iteration == 2 and position == 2)\n",
+        "C2",
+        bounds=(3, 3, True),
+    ),
+)
+
+
+def run_walk(root: pathlib.Path, bounds: tuple[int, int, bool]) -> tuple[int, str]:
+    """Walk the machine of the package below ``root``: its states, and what was found."""
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, json.dumps([str(WALK), *bounds])],
+        env={**os.environ, "PYTHONPATH": str(root)},
+        cwd=root,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    states, found = json.loads(done.stdout.splitlines()[-1])
+    return states, found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_fault_planted_in_the_machine_is_found(mutant: Mutant, tmp_path: pathlib.Path) -> None:
+    shutil.copytree(PACKAGE, tmp_path / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
+    path = tmp_path / PACKAGE.name / "_core" / mutant.file
+    source = path.read_text()
+    assert source.count(mutant.old) == 1, f"{mutant.name}: not one {mutant.old!r}"
+    path.write_text(source.replace(mutant.old, mutant.new))
+    _, found = run_walk(tmp_path, mutant.bounds)
+    assert mutant.says in found, found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bounds", sorted({mutant.bounds for mutant in MUTANTS}))
+def test_the_same_walk_finds_nothing_in_the_unchanged_machine(
+    bounds: tuple[int, int, bool],
+) -> None:
+    states, found = run_walk(PACKAGE.parent, bounds)
+    assert (found, states > 400) == ("", True)
