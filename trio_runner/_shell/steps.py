@@ -221,6 +221,9 @@ class Steps:
                 await self._run_batch(reply, self.batch)
             finally:
                 self.batch = None
+        else:
+            # Nothing is left to run, but the model must not hear of answers that are not durable.
+            await self._settle()
         turn.step_done()
 
     async def _run_batch(self, reply: v.Message, batch: Batch) -> None:
