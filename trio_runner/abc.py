@@ -212,7 +212,10 @@ class Toolset(Protocol):
         ...
 
     async def list_tools(self) -> Sequence[Tool]:
-        """The tools as they are now; asked before each model call, so it should be quick."""
+        """The tools as they are now; the same object while nothing has changed.
+
+        Asked before each model call, so it should be quick.
+        """
         ...
 
     async def __aenter__(self) -> Self:
@@ -224,6 +227,7 @@ class Toolset(Protocol):
         exc_type: type[BaseException] | None,
         exc: BaseException | None,
         traceback: TracebackType | None,
+        /,
     ) -> bool | None:
         """Close, within a bound."""
         ...
@@ -251,7 +255,7 @@ class CommitTicket(Protocol):
         ...
 
     async def wait(self) -> None:
-        """Wait until ``done``; does not raise ``error``.
+        """Wait until ``done``; does not raise ``error``. A checkpoint.
 
         May be cancelled and called again; a cancel changes nothing about the commit.
         """
@@ -272,6 +276,9 @@ class JournalSession(Protocol):
         They are numbered by their place in the session; ``records`` is not used
         after the call. What it raises counts as a commit that failed: it is
         reported, and the records come again in front of the next append.
+
+        Raises:
+          JournalError: the session was closed.
         """
         ...
 
