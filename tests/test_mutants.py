@@ -28,7 +28,7 @@ import trio_runner
 from trio_runner.testing import sweep, sweep_lines
 from trio_runner.testing.reference import ReferenceTurn
 
-logging.disable()
+logging.getLogger("trio_runner").propagate = False
 kind, turn, options = json.loads(sys.argv[1])
 package = pathlib.Path(trio_runner.__file__).parent
 if kind == "lines":
@@ -36,7 +36,8 @@ if kind == "lines":
     turn["exact_starts"] = options["restrict_ki"] = False
     report = sweep_lines(ReferenceTurn(**turn), max_failures=1, **options)
 else:
-    report = sweep(ReferenceTurn(**turn), max_failures=1, **options)
+    options.setdefault("max_failures", 1)
+    report = sweep(ReferenceTurn(**turn), **options)
 print(json.dumps([report.positions, [v for f in report.failures for v in f.violations]]))
 """
 
@@ -258,6 +259,94 @@ class Commits:
         {"drive": "until_done", "delay": 0.5},
         steps("cancel"),
     ),
+    Mutant(
+        "an_interrupted_step_is_dropped",
+        "_core/turn.py",
+        (
+            put(
+                """
+            step.missing = 0
+            self._close_step(step)
+        self._end(end_reason""",
+                """
+            step.missing = 0
+        self._end(end_reason""",
+            ),
+        ),
+        "C2",
+        {"drive": "until_done"},
+        steps("cancel", max_failures=20),
+    ),
+    Mutant(
+        "the_model_is_asked_before_the_results_are_durable",
+        "_shell/steps.py",
+        (
+            put(
+                """
+            await batch.run()
+            await self._settle()
+""",
+                """
+            await batch.run()
+""",
+            ),
+        ),
+        "C3: a model call began",
+        {"drive": "until_done", "delay": 0.5},
+        steps("cancel"),
+    ),
+    Mutant(
+        "an_interrupted_call_counts_as_not_started",
+        "_core/turn.py",
+        (put("started = bool(step.started[i])", "started = False"),),
+        "C4",
+        {"drive": "until_done"},
+        steps("cancel"),
+    ),
+    Mutant(
+        "an_error_that_an_interrupt_overtakes_is_not_told",
+        "_shell/finishing.py",
+        (put("            report(leaves)\n", "            pass\n"),),
+        "C7: an error was lost",
+        {"drive": "until_done", "delay": 0.5, "watched": True},
+        {"faults": [], "pairs": [["hook_error", "sigint"]], "seeds": [0]},
+    ),
+    Mutant(
+        "a_commit_that_fails_when_the_session_closes_is_not_told",
+        "_shell/agent.py",
+        (put("commits.give_up(self.__config.grace)", "pass"),),
+        "C7: an error was lost",
+        {"drive": "generate", "watched": True},
+        {"faults": [], "pairs": [["journal_error", "commit_error"]], "seeds": [0]},
+    ),
+    Mutant(
+        "the_block_is_left_and_the_turn_goes_on",
+        "_shell/runner.py",
+        (cut("            ending.interrupt(v.EndReason.INTERRUPTED)"),),
+        "C8",
+        {"drive": "break"},
+        steps("cancel"),
+    ),
+    Mutant(
+        "a_message_is_edited_after_it_was_handed_out",
+        "_shell/steps.py",
+        (
+            put(
+                """
+        turn.step_done()
+
+    async def _run_batch""",
+                """
+        turn.step_done()
+        object.__setattr__(reply, "stop_reason", None)
+
+    async def _run_batch""",
+            ),
+        ),
+        "C9",
+        {"drive": "async_for"},
+        steps("cancel"),
+    ),
 ]
 
 
@@ -285,6 +374,12 @@ def plant(mutant: Mutant, root: pathlib.Path) -> None:
         source = path.read_text()
         assert source.count(old) == 1, f"{mutant.name}: {file} has not one {old!r}"
         path.write_text(source.replace(old, new))
+
+
+def test_there_is_a_mutant_for_every_promise() -> None:
+    told = {mutant.promise[:2] for mutant in MUTANTS}
+    # "the cancel was swallowed" is C1, and what an interrupt at a line breaks may be any of them.
+    assert told >= {f"C{number}" for number in range(1, 10)}
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
