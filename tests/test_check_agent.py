@@ -39,7 +39,17 @@ def good_agent(**settings: Any) -> tr.ToolAgent:
 
 
 def agent_with(*tools: Callable[..., Any]) -> Callable[..., tr.ToolAgent]:
-    return lambda model: tr.ToolAgent("mine", model=model, tools=tools)
+    def make(model: tr.Model) -> tr.ToolAgent:
+        return tr.ToolAgent("mine", model=model, tools=tools)
+
+    return make
+
+
+def agent_of(kind: type[tr.ToolAgent]) -> Callable[..., tr.ToolAgent]:
+    def make(model: tr.Model) -> tr.ToolAgent:
+        return kind("mine", model=model, tools=[get_weather])
+
+    return make
 
 
 def quick(make_agent: Callable[..., tr.ToolAgent], **options: Any) -> ContractReport:
@@ -115,7 +125,7 @@ def test_an_agent_subclass_with_its_own_call_tool_is_watched_as_well() -> None:
             seen.append(planned.call.name)
             return await super().call_tool(planned, context)
 
-    cases = AgentTurn(lambda model: Mine("mine", model=model, tools=[get_weather]))
+    cases = AgentTurn(agent_of(Mine))
     assert replay(cases).violations == ()
     assert seen == ["get_weather"] * 5
     assert len(cases.ledger.entered) == 5
@@ -166,16 +176,8 @@ class Liar(tr.ToolAgent):
     [
         (agent_with(leaves_a_task), "C5", "'trio.sleep' was left running"),
         (agent_with(cleans_up_for_long), "C6", "to leave, more than 5"),
-        (
-            lambda model: Replacer("mine", model=model, tools=[get_weather]),
-            "C1",
-            "the cancel was swallowed",
-        ),
-        (
-            lambda model: Liar("mine", model=model, tools=[get_weather]),
-            "C3",
-            "returned 'sunny in x'",
-        ),
+        (agent_of(Replacer), "C1", "the cancel was swallowed"),
+        (agent_of(Liar), "C3", "returned 'sunny in x'"),
     ],
 )
 def test_an_agent_that_breaks_a_promise_is_told_which(

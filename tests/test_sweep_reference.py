@@ -30,9 +30,9 @@ CALL_FAULTS = (
 INTERRUPTS = [("cancel", "cancel"), ("cancel", "sigint"), ("sigint", "sigint")]
 #: With one operation in the main task and one in a child the same pair is two.
 EVERY_PAIR = [
-    pair
-    for pair in itertools.product((*STEP_FAULTS, *CALL_FAULTS), repeat=2)
-    if pair not in INTERRUPTS
+    (first, second)
+    for first, second in itertools.product((*STEP_FAULTS, *CALL_FAULTS), repeat=2)
+    if (first, second) not in INTERRUPTS
 ]
 
 

@@ -18,6 +18,9 @@ Example::
 """
 
 from trio_runner._core.validity import check_history as check_history
+from trio_runner.testing._agent_turn import AgentTurn as AgentTurn
+from trio_runner.testing._agent_turn import check_agent as check_agent
+from trio_runner.testing._agent_turn import script_for as script_for
 from trio_runner.testing._check_journal import JOURNAL_RULES as JOURNAL_RULES
 from trio_runner.testing._check_journal import check_journal as check_journal
 from trio_runner.testing._check_model import MODEL_RULES as MODEL_RULES
@@ -29,9 +32,6 @@ from trio_runner.testing._conformance import ConformanceReport as ConformanceRep
 from trio_runner.testing._conformance import ConformanceRule as ConformanceRule
 from trio_runner.testing._conformance import Finding as Finding
 from trio_runner.testing._conformance import RuleReport as RuleReport
-from trio_runner.testing._agent_turn import AgentTurn as AgentTurn
-from trio_runner.testing._agent_turn import check_agent as check_agent
-from trio_runner.testing._agent_turn import script_for as script_for
 from trio_runner.testing._contract_report import ContractBroken as ContractBroken
 from trio_runner.testing._contract_report import ContractReport as ContractReport
 from trio_runner.testing._contract_report import PartReport as PartReport
@@ -65,9 +65,9 @@ from trio_runner.testing._scripted import ScriptExhausted as ScriptExhausted
 from trio_runner.testing._scripted import ScriptItem as ScriptItem
 from trio_runner.testing._scripted import call as call
 from trio_runner.testing._seams import Seam as Seam
+from trio_runner.testing._sweep import replay as replay
+from trio_runner.testing._sweep import sweep as sweep
 from trio_runner.testing._turn_cases import Drive as Drive
 from trio_runner.testing._turn_cases import ReadableJournal as ReadableJournal
 from trio_runner.testing._turn_cases import TurnCases as TurnCases
 from trio_runner.testing._witness import Witness as Witness
-from trio_runner.testing._sweep import replay as replay
-from trio_runner.testing._sweep import sweep as sweep
