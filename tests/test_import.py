@@ -9,7 +9,9 @@ import sys
 import pytest
 
 # Each is several times as dear to load as trio, or belongs to an extra.
-HEAVY = ("mcp", "mcp_types", "pydantic", "pydantic_core", "griffe", "hypothesis", "click", "rich")
+HEAVY = frozenset(
+    "mcp mcp_types pydantic pydantic_core griffe hypothesis click rich cattrs msgspec".split()
+)
 
 
 def loaded_by(code: str) -> set[str]:
@@ -25,7 +27,7 @@ def loaded_by(code: str) -> set[str]:
 def test_importing_the_library_loads_nothing_heavy(module: str) -> None:
     loaded = loaded_by(f"import {module}")
 
-    assert loaded & {*HEAVY, "trio_runner_adapters"} == set()
+    assert loaded & (HEAVY | {"trio_runner_adapters"}) == set()
     assert "trio" in loaded  # so that an import that did nothing would not pass
 
 
@@ -39,11 +41,17 @@ def test_the_first_plain_function_loads_pydantic() -> None:
     assert {"pydantic", "griffe"} <= loaded_by(code)
 
 
+def test_the_first_sqlite_journal_loads_the_codec() -> None:
+    code = "import trio_runner\ntrio_runner.SqliteJournal('never-made.db')"
+
+    assert {"cattrs", "msgspec"} <= loaded_by(code)
+
+
 def test_the_names_that_others_build_on_are_at_the_top() -> None:
     names = (
         "CallStatus EndReason HistoryRollbackState MemoryJournal Message Model ModelRequest "
-        "Journal Observer PlannedToolCall RequestParams StopReason Tool ToolAgent ToolCall "
-        "ToolContext ToolResult ToolRunner ToolRunnerHooks Toolset plan_tool_calls "
+        "Journal Observer PlannedToolCall RequestParams SqliteJournal StopReason Tool ToolAgent "
+        "ToolCall ToolContext ToolResult ToolRunner ToolRunnerHooks Toolset plan_tool_calls "
         "reconcile_interrupted_history run tool"
     )
     code = (

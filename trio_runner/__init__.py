@@ -64,7 +64,14 @@ from trio_runner._core.values import TextContent as TextContent
 from trio_runner._core.values import ToolCall as ToolCall
 from trio_runner._core.values import ToolResult as ToolResult
 from trio_runner._core.values import Usage as Usage
+from trio_runner._journal.faults import Holder as Holder
+from trio_runner._journal.faults import JournalDamagedError as JournalDamagedError
+from trio_runner._journal.faults import JournalFormatError as JournalFormatError
+from trio_runner._journal.faults import JournalStorageError as JournalStorageError
+from trio_runner._journal.faults import SessionInUseError as SessionInUseError
+from trio_runner._journal.faults import SessionLostError as SessionLostError
 from trio_runner._journal.memory import MemoryJournal as MemoryJournal
+from trio_runner._journal.sqlite import SqliteJournal as SqliteJournal
 from trio_runner._shell.agent import ToolAgent as ToolAgent
 from trio_runner._shell.context import current_tool_context as current_tool_context
 from trio_runner._shell.conversation import Conversation as Conversation

@@ -1,0 +1,202 @@
+"""Connections to a journal's file, and what the system says when there is something wrong.
+
+What may live here: what a file must be to be a journal, how it is made and opened, and
+how an error of SQLite or of the system becomes a `JournalError` that says what to do.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+import trio_runner._journal.faults as faults
+from trio_runner._core.errors import JournalError
+
+#: In the header of the file: "tRun". Tells our files from other SQLite files.
+APPLICATION_ID: Final = 0x7452756E
+#: The version of the tables (``user_version``); a record has one of its own.
+LAYOUT: Final = 1
+#: The path of a journal without a file, for a sweep that runs thousands of them.
+IN_MEMORY: Final = ":memory:"
+
+#: Seconds to wait for another process that is writing.
+BUSY_TIMEOUT: Final = 10.0
+
+#: The statements that make the file.
+SCHEMA: Final = (
+    """CREATE TABLE sessions (
+        key INTEGER PRIMARY KEY,
+        id TEXT NOT NULL UNIQUE,
+        epoch INTEGER NOT NULL,
+        length INTEGER NOT NULL
+    )""",
+    """CREATE TABLE records (
+        place INTEGER PRIMARY KEY,
+        session INTEGER NOT NULL,
+        seq INTEGER NOT NULL,
+        epoch INTEGER NOT NULL,
+        at REAL NOT NULL,
+        body TEXT NOT NULL,
+        checksum BLOB NOT NULL,
+        UNIQUE (session, seq)
+    )""",
+    """CREATE TABLE dropped (
+        place INTEGER,
+        session INTEGER,
+        seq INTEGER,
+        epoch INTEGER,
+        at REAL,
+        body TEXT,
+        checksum BLOB,
+        dropped_at REAL
+    )""",
+    f"PRAGMA application_id = {APPLICATION_ID}",
+    f"PRAGMA user_version = {LAYOUT}",
+)
+
+
+# --- opening --------------------------------------------------------------------
+
+
+def connect(where: str, *, uri: bool = False) -> sqlite3.Connection:
+    """A connection without Python's own transactions, for any one thread at a time."""
+    connection = sqlite3.connect(
+        where, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False, uri=uri
+    )
+    connection.text_factory = _text  # damaged text is for the checksum to find
+    return connection
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+def check_directory(path: Path) -> None:
+    """Refuse a path where no file can be, before SQLite says so in fewer words.
+
+    Raises:
+      JournalStorageError: there is no directory, or the path is one.
+    """
+    if not path.parent.is_dir():
+        raise faults.JournalStorageError(
+            f"{path}: there is no directory {str(path.parent)!r}; make it first"
+        )
+    if path.is_dir():
+        raise faults.JournalStorageError(f"{path} is a directory; expected the path of a file")
+
+
+def is_made(connection: sqlite3.Connection) -> bool:
+    """Whether the file has our tables already."""
+    [(application,)] = connection.execute("PRAGMA application_id").fetchall()
+    return application == APPLICATION_ID
+
+
+def check_format(connection: sqlite3.Connection, path: str) -> None:
+    """Refuse a file of somebody else, or of a newer version; a new file is fine.
+
+    Raises:
+      JournalFormatError: it is one.
+    """
+    [(application,)] = connection.execute("PRAGMA application_id").fetchall()
+    [(layout,)] = connection.execute("PRAGMA user_version").fetchall()
+    if application != APPLICATION_ID:
+        [(tables,)] = connection.execute("SELECT count(*) FROM sqlite_master").fetchall()
+        if application or layout or tables:
+            raise faults.JournalFormatError(
+                f"{path} is a SQLite file of another application (its id is {application:#x}, and "
+                f"it has {tables} tables); expected a journal of trio_runner. Nothing was changed; "
+                "use another path"
+            )
+    elif layout > LAYOUT:
+        raise faults.JournalFormatError(
+            f"{path} has layout {layout}; this version of trio_runner reads up to {LAYOUT}. "
+            "Nothing was changed; use the version that wrote it, or a newer one"
+        )
+
+
+# --- reading beside a writer ----------------------------------------------------
+
+
+def connect_to_read(path: str) -> sqlite3.Connection | None:
+    """A read-only connection in a read transaction; None when there is no journal yet."""
+    if not Path(path).exists():
+        return None
+    with Faults(path):
+        connection = _connect_read_only(path, "mode=ro")
+        try:
+            check_format(connection, path)
+        except sqlite3.OperationalError:
+            connection.close()
+            if Path(f"{path}-wal").exists():
+                raise
+            # In a directory that cannot be written to SQLite cannot make what it needs to
+            # share the file; without a WAL nobody is writing it.
+            connection = _connect_read_only(path, "mode=ro&immutable=1")
+            check_format(connection, path)
+        except BaseException:
+            connection.close()
+            raise
+        if not is_made(connection):
+            connection.close()
+            return None
+        connection.execute("BEGIN")
+        return connection
+
+
+def _connect_read_only(path: str, how: str) -> sqlite3.Connection:
+    return connect(f"{Path(path).as_uri()}?{how}", uri=True)
+
+
+# --- errors ---------------------------------------------------------------------
+
+
+def damaged(path: str, where: str, what: str) -> faults.JournalDamagedError:
+    """The error for what cannot be as it was written."""
+    return faults.JournalDamagedError(
+        f"{path}: {where}: {what}. The file is damaged; nothing was changed. Take it from a "
+        "backup, or use another session id",
+        where,
+    )
+
+
+def fault_of(error: sqlite3.Error | OSError, path: str) -> JournalError:
+    """What the system said, as the `JournalError` that fits."""
+    match error:
+        case OSError():
+            return faults.JournalStorageError(
+                f"{path}: {error.strerror or error}; see that its directory can be written to"
+            )
+        case _:
+            pass
+    name = getattr(error, "sqlite_errorname", "")
+    if name.startswith(("SQLITE_CORRUPT", "SQLITE_CONSTRAINT", "SQLITE_ERROR", "SQLITE_SCHEMA")):
+        return damaged(path, "the file", f"SQLite says {error}")
+    if name.startswith("SQLITE_NOTADB"):
+        return faults.JournalFormatError(
+            f"{path} is no SQLite file; nothing was changed. Use another path"
+        )
+    remedy = {
+        "SQLITE_FULL": "the disk is full: make room",
+        "SQLITE_READONLY": "it cannot be written to: see to its permissions and its directory's",
+        "SQLITE_CANTOPEN": "it cannot be opened: see that its directory can be written to",
+        "SQLITE_BUSY": "another program has locked it",
+    }.get("_".join(name.split("_")[:2]), "the system refused")
+    return faults.JournalStorageError(f"{path}: {remedy} ({name or 'sqlite3'}: {error})")
+
+
+class Faults:
+    """Turns what the system says into a `JournalError`."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        match error:
+            case sqlite3.Error() | OSError():
+                raise fault_of(error, self._path) from error
+            case _:
+                pass

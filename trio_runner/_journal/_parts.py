@@ -1,0 +1,78 @@
+"""What the parts of `SqliteJournal` hand to each other.
+
+What may live here: values and protocols without sqlite3 and without the codec,
+so that the journal can be named without loading either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import attrs
+
+import trio_runner._core.records as r
+from trio_runner._core.errors import JournalError
+
+
+@attrs.frozen(eq=False)
+class Append:
+    """One commit as the file takes it.
+
+    Attributes:
+      key: of the session's row.
+      first: the number of the first of ``bodies`` within the session.
+      bodies: the encoded records.
+    """
+
+    session_id: str
+    key: int
+    epoch: int
+    first: int
+    bodies: Sequence[bytes]
+
+
+@attrs.frozen(eq=False)
+class Opened:
+    """What opening a session found.
+
+    Attributes:
+      dropped: how many records of a torn tail were taken out.
+    """
+
+    key: int
+    epoch: int
+    records: tuple[r.Record, ...]
+    dropped: int
+
+
+class SessionFileLike(Protocol):
+    """What a writer does with `trio_runner._journal._file.SessionFile`."""
+
+    def open_session(self, session_id: str) -> Opened:
+        """Take a session for writing."""
+        ...
+
+    def release_session(self, session_id: str) -> None:
+        """Let others open it."""
+        ...
+
+    def commit(self, appends: Sequence[Append]) -> list[JournalError | None]:
+        """Make appends durable; what became of each."""
+        ...
+
+    def stored(self, session_id: str) -> tuple[r.Record, ...]:
+        """The durable records of a session."""
+        ...
+
+    def session_ids(self) -> tuple[str, ...]:
+        """The sessions that hold records."""
+        ...
+
+    def close(self) -> None:
+        """Close the file; never raises."""
+        ...
+
+    def abandon(self) -> None:
+        """Forget the file in a forked process."""
+        ...
