@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from types import TracebackType
 from typing import Any
 
 import pytest
@@ -21,6 +22,8 @@ from trio_runner.testing import (
     script_for,
 )
 from trio_runner.testing._examples import example_arguments
+
+NO_SESSION = "make_agent takes no journal and session, so no session is swept"
 
 
 async def get_weather(city: str) -> str:
@@ -77,14 +80,14 @@ def test_an_ordinary_agent_keeps_every_promise_in_every_way() -> None:
             counts[name] = counts.get(name, 0) + count
     missing = [name for name, count in counts.items() if not count]
     assert missing == []
-    assert len(counts) == 12
+    assert len(counts) == 12 + 3  # every fault, and the pairs that are tried anyhow
 
 
 def test_what_an_agent_has_no_place_for_is_left_out_and_told() -> None:
     report = quick(agent_with(get_weather))
     report.raise_if_failed()
     assert set(report.left_out) == {"journal_error", "commit_error", "journal_hang"}
-    assert "not swept: journal_error: the agent has no 'journal' to fail" in report.render()
+    assert f"not swept: journal_error: {NO_SESSION}" in report.render()
 
 
 def test_without_a_journal_there_is_one_sweep_for_each_way_to_drive() -> None:
@@ -131,6 +134,74 @@ def test_an_agent_subclass_with_its_own_call_tool_is_watched_as_well() -> None:
     assert len(cases.ledger.entered) == 5
 
 
+@pytest.mark.parametrize("script", [None, [[call("get_weather", city="Oslo")], "done"], ["done"]])
+def test_a_turn_of_any_length_can_be_left_by_break(script: Any) -> None:
+    report = quick(good_agent, replies=script, drives=["break"], faults=["cancel"], delays=[0.0])
+    report.raise_if_failed()
+    (part,) = report.parts
+    states: Any = part.report.end_states
+    ends = {end_reason for _, end_reason, _ in states}
+    # Without a batch the first message is the answer, and leaving then leaves nothing early.
+    assert (tr.EndReason.ANSWERED in ends) == (script == ["done"])
+
+
+def test_the_expression_for_a_part_names_all_that_it_was_made_with() -> None:
+    script = [[call("add", a=1)], "done"]
+    report = quick(
+        *(good_agent,),
+        replies=script,
+        drives=["generate"],
+        delays=[0.0],
+        faults=["cancel"],
+        prompt="add",
+        checks={},
+        max_positions=2,
+    )
+    assert report.parts[0].make_case == (
+        "AgentTurn(make_agent, replies, drive='generate', delay=0.0, prompt='add', checks=checks)"
+    )
+
+
+def test_pairs_are_swept_where_their_seams_are_and_the_rest_is_told() -> None:
+    report = quick(
+        agent_with(get_weather),
+        drives=["generate"],
+        faults=[],
+        pairs=[("cancel", "sigint"), ("hook_error", "cancel"), ("cancel", "journal_hang")],
+        max_positions=3,
+    )
+    report.raise_if_failed()
+    assert [(part.watched, list(part.report.counts)) for part in report.parts] == [
+        (False, ["cancel+sigint"]),
+        (True, ["hook_error+cancel"]),
+    ]
+    assert report.left_out == {"cancel+journal_hang": NO_SESSION}
+
+
+def test_a_part_without_a_position_breaks_nothing_and_no_position_at_all_shows_nothing() -> None:
+    options: dict[str, Any] = {"drives": ["generate"], "delays": [0.0]}
+    nothing = quick(agent_with(), replies=["done"], faults=["foreign_cancel"], **options)
+    assert (nothing.positions, nothing.ok) == (0, False)
+    some = quick(agent_with(), replies=["done"], faults=["foreign_cancel", "hook_error"], **options)
+    assert [bool(part.report.positions) for part in some.parts] == [False, True]
+    some.raise_if_failed()
+
+
+def test_each_part_is_announced() -> None:
+    told: list[str] = []
+    quick(good_agent, drives=["break"], max_positions=1, on_part=told.append)
+    assert told == [
+        "break, commits at once",
+        "break, commits at once, two faults",
+        "break, commits at once, with hooks and an observer",
+        "break, commits at once, with hooks and an observer, two faults",
+        "break, commits: 0.5",
+        "break, commits: 0.5, two faults",
+        "break, commits: 0.5, with hooks and an observer",
+        "break, commits: 0.5, with hooks and an observer, two faults",
+    ]
+
+
 # --- agents that break a promise ------------------------------------------------
 
 
@@ -140,16 +211,6 @@ async def leaves_a_task(city: str) -> str:
         await trio.sleep(1)
     finally:
         trio.lowlevel.spawn_system_task(trio.sleep, 5)
-    return city
-
-
-async def cleans_up_for_long(city: str) -> str:
-    """Takes longer to leave than an agent should."""
-    try:
-        await trio.sleep(1)
-    finally:
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + 60):
-            await trio.sleep(50)
     return city
 
 
@@ -163,21 +224,35 @@ class Replacer(tr.ToolAgent):
             raise RuntimeError("the turn failed") from error
 
 
-class Liar(tr.ToolAgent):
-    """Says of its tools what is not so."""
+class Lingerer(tr.ToolAgent):
+    """Takes longer to leave than an agent should."""
 
-    async def call_tool(self, planned: Any, context: tr.ToolContext) -> tr.ToolResult:
-        result = await super().call_tool(planned, context)
-        return tr.ToolResult(result.call_id, result.name, "something else")
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + 60):
+            await trio.sleep(50)
+        await super().__aexit__(exc_type, exc, traceback)
+
+
+class Inventor(tr.ToolAgent):
+    """Asks nobody."""
+
+    async def generate(self, *args: Any, **options: Any) -> tr.Message:
+        await trio.lowlevel.checkpoint()
+        return tr.Message.assistant("the answer")
 
 
 @pytest.mark.parametrize(
     ("make_agent", "promise", "words"),
     [
         (agent_with(leaves_a_task), "C5", "'trio.sleep' was left running"),
-        (agent_with(cleans_up_for_long), "C6", "to leave, more than 5"),
+        (agent_of(Lingerer), "C6", "to leave, more than 5"),
         (agent_of(Replacer), "C1", "the cancel was swallowed"),
-        (agent_of(Liar), "C3", "returned 'sunny in x'"),
+        (agent_of(Inventor), "C8", "no turn was run"),
     ],
 )
 def test_an_agent_that_breaks_a_promise_is_told_which(
@@ -236,8 +311,8 @@ def test_the_made_script_calls_every_tool_in_batches_of_three_and_two() -> None:
         ["get_weather", "add", "get_weather"],
         ["add", "get_weather"],
     ]
-    assert batches[0][0].arguments == {"city": "x"}
-    assert batches[0][1].arguments == {"a": 0}
+    arguments = [each.arguments for batch in batches for each in batch]
+    assert arguments == [{"city": "x"}, {"a": 1}, {"city": "x2"}, {"a": 3}, {"city": "x4"}]
     assert script[2] == "the answer"
 
 

@@ -28,6 +28,7 @@ SHIELDS: Mapping[str, str] = {
 # Where BaseException may be caught without a `raise` in the handler itself, and why.
 CATCHES_ALL: Mapping[str, str] = {
     "trio_runner/_shell/batch.py": "decides a call's status from the leaves, then raises outside",
+    "trio_runner/testing/_ends.py": "what a swept run raises waits until `afterwards` is over",
 }
 # Calls that make something that can change.
 MAKES_STATE = frozenset(

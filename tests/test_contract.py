@@ -6,7 +6,7 @@ cannot fail is a defect, so every promise has lies, and each is told by its name
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -14,6 +14,8 @@ import pytest
 import trio
 
 import trio_runner as tr
+from trio_runner._core.cap import cap_result
+from trio_runner._core.convert import result_from_value
 from trio_runner.testing import Outcome, contract, replay, sweep
 from trio_runner.testing.contract import CONTRACT, Evidence, check_contract
 from trio_runner.testing.reference import ReferenceTurn
@@ -63,7 +65,7 @@ def with_status(status: tr.CallStatus) -> Callable[[tr.ToolResult], tr.ToolResul
 def with_statuses(status: tr.CallStatus) -> Callable[[Evidence], Evidence]:
     def lie(evidence: Evidence) -> Evidence:
         history = results_changed(evidence, with_status(status))
-        return attrs.evolve(evidence, history=history, stored=None)
+        return turn_changed(attrs.evolve(evidence, history=history, stored=None), history)
 
     return lie
 
@@ -71,6 +73,32 @@ def with_statuses(status: tr.CallStatus) -> Callable[[Evidence], Evidence]:
 def ended(evidence: Evidence, reason: tr.EndReason) -> Evidence:
     assert evidence.last_turn is not None
     return attrs.evolve(evidence, last_turn=attrs.evolve(evidence.last_turn, end_reason=reason))
+
+
+def turn_changed(evidence: Evidence, messages: Sequence[tr.Message]) -> Evidence:
+    assert evidence.last_turn is not None
+    return attrs.evolve(evidence, last_turn=attrs.evolve(evidence.last_turn, messages=messages))
+
+
+def given(evidence: Evidence, *messages: tr.Message) -> Evidence:
+    return noted(evidence, handed_out=[(each, repr(each)) for each in messages])
+
+
+def saying(text: str) -> Callable[[Evidence], Evidence]:
+    """An interrupted call with another text."""
+
+    def lie(_: Evidence) -> Evidence:
+        evidence = interrupted()
+        block = (tr.TextContent(text),)
+
+        def change(result: tr.ToolResult) -> tr.ToolResult:
+            cut = result.status is tr.CallStatus.INTERRUPTED
+            return attrs.evolve(result, content=block) if cut else result
+
+        history = results_changed(evidence, change)
+        return turn_changed(attrs.evolve(evidence, history=history, stored=None), history)
+
+    return lie
 
 
 def raised(error: BaseException) -> Callable[[Evidence], Evidence]:
@@ -106,11 +134,12 @@ LIES: list[tuple[str, str, Lie]] = [
     ("C1", "a model call began", lambda e: noted(e, late=["a model call"])),
     ("C1", "cancel was swallowed", lambda e: seen(e, cancel_visible=True)),
     ("C1", "nobody had cancelled", raised(a_cancelled())),
-    ("C2", "a request", lambda e: noted(e, bad_requests=["a request: an open call"])),
+    ("C2", "a request", lambda e: noted(e, bad_histories=["a request: an open call"])),
     ("C2", "the history", lambda e: attrs.evolve(e, history=e.history[:2], stored=None)),
     ("C2", "does not open", lambda e: attrs.evolve(e, stored=(e.stored or ())[2:])),
     ("C2", "has no result", lambda e: noted(e, entered={*e.ledger.entered, "c9"})),
     ("C3", "returned 'lost'", lambda e: noted(e, returned={**e.ledger.returned, "c1": "lost"})),
+    ("C3", "returned {'a': 1}", lambda e: noted(e, returned={**e.ledger.returned, "c1": {"a": 1}})),
     ("C3", "raised", lambda e: noted(e, raised={**e.ledger.raised, "c1": ValueError("x")})),
     ("C3", "memory and session", lambda e: attrs.evolve(e, history=(*e.history, *e.history[:1]))),
     ("C3", "commits", lambda e: noted(e, ahead=["a model call began while 1 commits …"])),
@@ -123,13 +152,21 @@ LIES: list[tuple[str, str, Lie]] = [
         lambda e: with_statuses(tr.CallStatus.INTERRUPTED)(noted(e, entered=set())),
     ),
     ("C4", "did not return", lambda e: noted(e, returned={})),
+    ("C4", "neither raised nor returned", lambda e: noted(e, raised={})),
+    ("C4", "nothing in this turn", with_statuses(tr.CallStatus.TIMED_OUT)),
+    ("C4", "nothing in this turn", with_statuses(tr.CallStatus.UNKNOWN_AFTER_CRASH)),
+    ("C4", "the turn was answered", with_statuses(tr.CallStatus.INTERRUPTED)),
+    ("C4", "its text says", saying("Denied: the user refused this call. It had no effect.")),
+    ("C4", "its text says", saying("Interrupted: it ran. It was not run and had no effect.")),
     ("C5", "left running", lambda e: seen(e, left_alive=("a task",))),
     ("C5", "never awaited", lambda e: seen(e, trouble=("RuntimeWarning: never awaited",))),
     ("C5", "still running", lambda e: noted(e, left=set())),
     ("C5", "not freed", lambda e: attrs.evolve(e, busy=True)),
     ("C5", "left open", lambda e: noted(e, open_sessions=1)),
     ("C5", "run loop broke", lambda e: seen(e, broken=trio.TrioInternalError("broken"))),
-    ("C6", "to leave", lambda e: seen(e, leave_time=5.1)),
+    ("C6", "to leave", lambda e: noted(e, stopped_at=1.0, left_at=6.1)),
+    ("C6", "to leave", lambda e: seen(noted(e, left_at=9.0), leave_time=5.1)),
+    ("C6", "gave up", lambda e: noted(e, gave_up=True)),
     ("C6", "did not end", lambda e: seen(e, hung=True)),
     ("C6", "not durable", lambda e: noted(e, open_at_leaving=1)),
     ("C6", "were lost", lambda e: noted(e, failed_commits=1)),
@@ -147,7 +184,11 @@ LIES: list[tuple[str, str, Lie]] = [
     ("C7", "of nobody", raised(ZeroDivisionError())),
     ("C8", "did not end", lambda e: attrs.evolve(e, last_turn=None)),
     ("C8", "the answer is there", lambda e: ended(e, tr.EndReason.INTERRUPTED)),
-    ("C8", "is no answer", lambda e: attrs.evolve(e, history=e.history[:-1], stored=None)),
+    ("C8", "is no answer", lambda e: turn_changed(e, e.turn_messages[:-1])),
+    ("C8", "no turn was run", lambda e: attrs.evolve(e, last_turn=None, history=())),
+    ("C8", "handed out", lambda e: noted(e, handed_out=[])),
+    ("C8", "handed out", lambda e: noted(e, handed_out=[*e.ledger.handed_out] * 2)),
+    ("C8", "handed out", lambda e: given(e, tr.Message.assistant("another answer"))),
     ("C8", "the run returned", lambda e: attrs.evolve(e, left_early=True)),
     ("C9", "changed after", handed_out_and_edited),
 ]
@@ -187,7 +228,32 @@ def test_an_interrupt_at_a_line_may_count_a_call_as_started() -> None:
     evidence = noted(evidence, returned={}, raised={})
     assert any("never entered" in text for text in contract.record_true(evidence))
     safe = attrs.evolve(evidence, exact_starts=False)
-    assert list(contract.record_true(safe)) == []
+    assert not any("never entered" in text for text in contract.record_true(safe))
+
+
+def test_the_time_of_a_tools_own_cleanup_is_the_tools() -> None:
+    evidence = noted(evidence_of(), stopped_at=1.0, left_at=20.0, last_tool_left_at=16.0)
+    assert list(contract.leaving_bounded(evidence)) == []
+
+
+def test_odd_values_are_compared_as_the_library_converts_them() -> None:
+    def result_of(value: object, max_bytes: int | None = None) -> Evidence:
+        evidence = evidence_of()
+        result = evidence.results["c1"]
+        made = result_from_value(value, call_id="c1", name="tidy", duration=None)
+        if max_bytes is not None:
+            made = cap_result(made, max_bytes)
+        history = results_changed(
+            evidence, lambda each: made if each.call_id == result.call_id else each
+        )
+        lied = noted(evidence, returned={**evidence.ledger.returned, "c1": value})
+        lied = attrs.evolve(lied, history=history, stored=None, max_result_bytes=max_bytes)
+        return turn_changed(lied, history)
+
+    for value in ("", "a\ud800b", None, {"a": [1]}, b"bytes", [1, 2], 3.5, object()):
+        assert list(contract.work_kept(result_of(value))) == []
+    assert list(contract.work_kept(result_of("long" * 1000, 1024))) == []
+    assert list(contract.work_kept(result_of(iter([1])))) == []
 
 
 def test_an_error_that_was_told_is_not_lost() -> None:

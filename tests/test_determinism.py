@@ -1,23 +1,24 @@
+import asyncio
 import random
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 import trio
 import trio._core._run as trio_run
+import trio._threads as trio_threads
 import trio.testing
+from trio.to_thread import run_sync as run_sync_by_another_name
 
-from trio_runner.testing import _determinism
+from trio_runner.testing import SweepError
 from trio_runner.testing._determinism import (
     DeterminismError,
     check_trio,
     deterministic,
-    inline_run_sync,
     threads_inline,
 )
-
-RunSync = Callable[..., Awaitable[Any]]
 
 
 async def order_of_ten() -> list[int]:
@@ -114,106 +115,185 @@ def test_a_trio_that_has_changed_is_refused(monkeypatch: pytest.MonkeyPatch, nam
 # --- threads --------------------------------------------------------------------
 
 
-def test_inside_thread_functions_run_in_this_thread_and_outside_they_do_not() -> None:
+def in_line(main: Callable[[], Awaitable[Any]], patience: float = 10.0) -> Any:
+    with threads_inline(patience):
+        return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_a_function_runs_in_a_thread_of_its_own() -> None:
     here = threading.get_ident()
-    real = trio.to_thread.run_sync
 
     async def where() -> int:
         return await trio.to_thread.run_sync(threading.get_ident)
 
-    with threads_inline():
-        assert trio.run(where) == here
-    assert trio.to_thread.run_sync is real
+    assert in_line(where) != here
     assert trio.run(where) != here
 
 
-async def test_the_stand_in_returns_and_raises_what_the_function_does() -> None:
-    assert await inline_run_sync(max, 3, 5) == 5
-    with pytest.raises(ZeroDivisionError):
-        await inline_run_sync(lambda: 1 // 0)
+def test_everything_about_threads_is_put_back() -> None:
+    before = dict(trio_threads.__dict__)
+    with pytest.raises(ZeroDivisionError), threads_inline():
+        divmod(1, dict(trio_threads.__dict__) == before)
+    assert dict(trio_threads.__dict__) == before
 
 
-async def test_the_stand_in_refuses_an_async_function() -> None:
-    with pytest.raises(TypeError, match="which is async"):
-        await inline_run_sync(trio.sleep, 0)
+def test_the_clock_does_not_jump_while_a_function_works() -> None:
+    """Also for a caller that knows ``run_sync`` by a name of its own."""
+
+    async def main() -> list[bool]:
+        with trio.fail_after(5):
+            path = trio.Path(__file__)
+            return [await run_sync_by_another_name(time.sleep, 0.01) is None, await path.exists()]
+
+    assert in_line(main) == [True, True]
 
 
-async def test_the_stand_in_takes_a_step_before_the_function_and_one_after_it() -> None:
+def test_no_task_steps_while_a_function_works() -> None:
     seen: list[str] = []
 
     async def other() -> None:
-        for number in range(2):
-            seen.append(f"step {number}")
-            await trio.lowlevel.cancel_shielded_checkpoint()
+        for _ in range(20):
+            seen.append("step")
+            await trio.lowlevel.checkpoint()
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(other)
-        await inline_run_sync(seen.append, "function")
-        seen.append("returned")
-    position = seen.index("function")
-    assert seen.index("step 0") < position < seen.index("returned")
-    assert len(seen[position:]) >= 2
+    def function() -> None:
+        seen.append("begin")
+        time.sleep(0.01)
+        seen.append("end")
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(other)
+            await trio.to_thread.run_sync(function)
+
+    in_line(main)
+    assert seen.index("end") == seen.index("begin") + 1
+    assert seen[0] == seen[-1] == "step"
 
 
-@pytest.mark.parametrize("run_sync", [inline_run_sync, trio.to_thread.run_sync])
-async def test_a_cancel_before_the_call_stops_it_as_it_does_with_a_thread(
-    run_sync: RunSync,
-) -> None:
-    called: list[int] = []
-    with trio.CancelScope() as scope:
-        scope.cancel()
-        await run_sync(called.append, 1)
-    assert scope.cancelled_caught
-    assert called == []
+def test_a_function_may_call_back_into_trio_and_the_order_is_the_same_each_time() -> None:
+    def once() -> list[object]:
+        seen: list[object] = []
+
+        async def slow() -> str:
+            await trio.sleep(1)
+            seen.append("slept")
+            return "A"
+
+        def function() -> str:
+            trio.from_thread.check_cancelled()
+            seen.append(trio.from_thread.run_sync(str.upper, "b"))
+            answer = trio.from_thread.run(slow)
+            seen.append("answered")
+            return answer
+
+        async def other(number: int) -> None:
+            for _ in range(10):
+                seen.append(number)
+                await trio.sleep(0.25)
+
+        async def main() -> None:
+            async with trio.open_nursery() as nursery:
+                for number in range(3):
+                    nursery.start_soon(other, number)
+                seen.append(await trio.to_thread.run_sync(function))
+
+        with deterministic(1):
+            in_line(main)
+        return seen
+
+    first = once()
+    assert [each for each in first if type(each) is str] == ["B", "slept", "answered", "A"]
+    assert [once() for _ in range(5)] == [first] * 5
+
+
+def test_trio_and_asyncio_can_be_run_in_a_thread() -> None:
+    async def inner() -> str:
+        return await trio.to_thread.run_sync(str.upper, "a")
+
+    async def foreign() -> str:
+        await asyncio.sleep(0)
+        return "b"
+
+    async def main() -> list[str]:
+        return [
+            await trio.to_thread.run_sync(trio.run, inner),
+            await trio.to_thread.run_sync(lambda: asyncio.run(foreign())),
+        ]
+
+    assert in_line(main) == ["A", "b"]
 
 
 @pytest.mark.parametrize("abandon", [False, True])
-@pytest.mark.parametrize("run_sync", [inline_run_sync, trio.to_thread.run_sync])
-async def test_a_cancel_during_the_call_is_treated_as_with_a_thread(
-    run_sync: RunSync, abandon: bool
-) -> None:
-    token = trio.lowlevel.current_trio_token()
-    result: list[int] = []
-    with trio.CancelScope() as scope:
+def test_a_cancel_during_the_call_is_treated_as_ever(abandon: bool) -> None:
+    done: list[int] = []
 
-        def function() -> int:
-            if run_sync is inline_run_sync:
-                scope.cancel()
-            else:
+    async def main() -> bool:
+        token = trio.lowlevel.current_trio_token()
+        with trio.CancelScope() as scope:
+
+            def function() -> None:
                 trio.from_thread.run_sync(scope.cancel, trio_token=token)
-            return 1
+                done.append(1)
 
-        result.append(await run_sync(function, abandon_on_cancel=abandon))
-    assert result == ([] if abandon else [1])
-    assert scope.cancel_called
-    assert scope.cancelled_caught is abandon
+            await trio.to_thread.run_sync(function, abandon_on_cancel=abandon)
+        return scope.cancelled_caught
 
-
-async def test_the_stand_in_holds_the_limiter_while_the_function_runs() -> None:
-    limiter = trio.CapacityLimiter(1)
-    assert await inline_run_sync(lambda: limiter.borrowed_tokens, limiter=limiter) == 1
-    assert limiter.borrowed_tokens == 0
-    with pytest.raises(ZeroDivisionError):
-        await inline_run_sync(lambda: 1 // 0, limiter=limiter)
-    assert limiter.borrowed_tokens == 0
+    assert in_line(main) is abandon
+    assert done == [1]
 
 
-async def test_a_function_run_inline_may_call_back_into_trio() -> None:
-    def function() -> str:
-        trio.from_thread.check_cancelled()
-        return trio.from_thread.run_sync(str.upper, "a")
+def test_a_cancel_that_came_before_it_began_can_be_seen_in_the_function() -> None:
+    async def main() -> bool:
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.to_thread.run_sync, trio.from_thread.check_cancelled)
+                await trio.lowlevel.checkpoint()
+                scope.cancel()
+        return scope.cancelled_caught
+
+    assert in_line(main) is True
+
+
+def test_a_function_that_waits_for_another_task_is_an_error_that_says_where() -> None:
+    event = threading.Event()
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.to_thread.run_sync, event.wait)
+            await trio.sleep(0.1)
+            event.set()
+
+    with threads_inline(patience=0.05) as threads:
+        with pytest.RaisesGroup(SweepError):
+            trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+        event.set()
+        assert threads.error is not None
+        assert "did not return within 0.05 s of real time; it stands at" in str(threads.error)
+        with pytest.raises(SweepError):
+            trio.run(trio.to_thread.run_sync, int)
+
+
+def test_two_at_a_time_are_refused() -> None:
+    found: list[Exception] = []
+
+    def other() -> None:
+        try:
+            with threads_inline():
+                pass
+        except SweepError as error:
+            found.append(error)
 
     with threads_inline():
-        assert await trio.to_thread.run_sync(function) == "A"
-    with pytest.raises(RuntimeError):
-        trio.from_thread.run_sync(str.upper, "a")
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+    assert "another sweep is running in this process" in str(found[0])
+    with threads_inline():
+        pass
 
 
-async def test_a_function_run_inline_is_protected_from_ctrl_c_as_in_a_thread() -> None:
-    assert await inline_run_sync(trio.lowlevel.currently_ki_protected) is True
-
-
-async def test_the_stand_in_has_its_own_context() -> None:
-    name = _determinism.contextvars.ContextVar("name", default="outside")
-    await inline_run_sync(name.set, "inside")
-    assert name.get() == "outside"
+def test_a_trio_without_the_names_for_threads_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(trio_threads, "start_thread_soon")
+    with pytest.raises(DeterminismError, match="start_thread_soon"), threads_inline():
+        pytest.fail("it was let in")

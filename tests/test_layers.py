@@ -21,11 +21,12 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 # The part of the name after `trio_runner`; "" is `trio_runner/__init__.py` itself.
-BELOW_ROOT = frozenset({"_core", "abc", "_shell", "_journal", "events", "records"})
+BELOW_ROOT = frozenset({"_core", "abc", "_shell", "_journal", "events", "records", "sessions"})
 MAY_IMPORT: Mapping[str, frozenset[str]] = {
     "_core": frozenset({"_core"}),
     "events": frozenset({"_core"}),
     "records": frozenset({"_core"}),
+    "sessions": frozenset({"_core", "_journal"}),
     "abc": frozenset({"_core", "abc"}),
     "_shell": frozenset({"_core", "abc", "_shell"}),
     "_journal": frozenset({"_core", "abc", "_journal"}),
@@ -37,12 +38,13 @@ THIRD_PARTY: Mapping[str, frozenset[str]] = {
     "_core": frozenset({"attrs"}),
     "events": frozenset(),
     "records": frozenset(),
+    "sessions": frozenset(),
     "abc": frozenset({"attrs", "trio"}),
     "_shell": frozenset({"attrs", "trio"}),
     "_journal": frozenset({"attrs", "trio"}),
     "": frozenset(),
     "testing": frozenset({"attrs", "trio"}),
-    "_cli": frozenset({"attrs", "trio", "click", "rich"}),
+    "_cli": frozenset({"attrs", "trio", "click", "rich", "platformdirs"}),
 }
 # Heavy packages: one module or package each, which nothing imports by an import statement.
 HEAVY: Mapping[str, frozenset[str]] = {
@@ -59,8 +61,9 @@ HEAVY: Mapping[str, frozenset[str]] = {
     "trio_runner.testing.strategies._tools": frozenset({"hypothesis"}),
     "trio_runner.testing.strategies._values": frozenset({"hypothesis"}),
     "trio_runner._journal.codec": frozenset({"cattrs", "msgspec"}),
-    "trio_runner._journal._verify": frozenset(),  # these two load the codec
+    "trio_runner._journal._verify": frozenset(),  # these three load the codec
     "trio_runner._journal._file": frozenset(),
+    "trio_runner._journal._admin": frozenset(),
     "trio_runner.testing.session_machine": frozenset({"hypothesis"}),
     "trio_runner.testing._session_play": frozenset({"hypothesis"}),
     "trio_runner.testing.strategies._turns": frozenset({"hypothesis"}),
@@ -71,12 +74,13 @@ DYNAMIC_IMPORTS: Mapping[str, str] = {
     "trio_runner._journal.sqlite": "loads sqlite3 and the codec with the first SqliteJournal",
     "trio_runner.testing._inline_sqlite": "opens such a file without a thread",
     "trio_runner._cli": "names the missing extra instead of a traceback",
+    "trio_runner._cli.check_target": "loads the factory that the user names",
     "trio_runner.testing._kill_child": "loads what is to be killed, by its name",
 }
 # Tests that need an extra have one of these names, so that `.ci/run` can leave them out.
 NEEDS_AN_EXTRA = ("test_mcp_", "test_demo_", "test_cli_", "test_others_")
 EXTRAS = frozenset(
-    {"mcp", "mcp_types", "click", "rich", "trio_runner_adapters"}
+    {"mcp", "mcp_types", "click", "rich", "platformdirs", "trio_runner_adapters"}
     | {"anyio", "h2", "httpcore", "httpcore2", "tricycle", "trio_websocket", "websockets"}
 )
 # What the pure core would use to look at the world outside.

@@ -283,12 +283,10 @@ class Commits:
         (
             put(
                 """
-            await batch.run()
-            await self._settle()
+            if not batch.is_fatal:  # else the turn ends, and what it waits for is bounded by grace
+                await self._settle()
 """,
-                """
-            await batch.run()
-""",
+                "",
             ),
         ),
         "C3: a model call began",

@@ -73,12 +73,18 @@ def run(program: str) -> tuple[str, Mapping[str, SweepReport]]:
     return printed.getvalue(), names["reports"]
 
 
+def kind_of(violation: str) -> str:
+    """The violation without an object's repr, which comes after a colon."""
+    found = re.match(r"(afterwards: )?[^:]*", violation)
+    assert found is not None
+    return found[0]
+
+
 def kinds_of(report: SweepReport) -> Kinds:
     counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     for failure in report.failures:
         fault = "+".join(landing.fault for landing in failure.landings) or "no fault"
-        # What comes after a colon is an object's repr.
-        for violation in {text.partition(":")[0] for text in failure.violations}:
+        for violation in {kind_of(text) for text in failure.violations}:
             counts[violation][fault] += 1
     for counter in counts.values():
         assert set(counter) <= set(FAULTS), f"violations without a fault, or of another: {counter}"

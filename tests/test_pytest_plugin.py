@@ -164,7 +164,7 @@ def test_an_assertion_of_the_body_that_fails_only_after_a_fault_is_a_violation(
     result = inner(pytester, code)
 
     result.assert_outcomes(failed=1)
-    assert "- it raised AssertionError: it was not done" in told(result)
+    assert "- it raised AssertionError, which no fault explains: it was not done" in told(result)
     assert '> assert done, "it was not done"' in told(result)
     # trio's checkpoint looks for a cancel after its step, too.
     assert "2 positions with violations" in told(result)
@@ -197,7 +197,7 @@ def test_errors_that_the_faults_explain_are_none(pytester: pytest.Pytester) -> N
     result = inner(pytester, code)
 
     result.assert_outcomes(passed=2, failed=1)
-    assert "- it raised Torn: " in told(result)
+    assert "- it raised Torn, which no fault explains: " in told(result)
 
 
 def test_what_the_engine_finds_needs_no_check(pytester: pytest.Pytester) -> None:
@@ -270,7 +270,7 @@ def test_call_faults_come_through_the_seams_of_the_position(pytester: pytest.Pyt
 
     result.assert_outcomes(passed=2, failed=2)
     assert "4 positions (journal_error 2, journal_hang 2)" in told(result)
-    assert "- it raised AssertionError: assert []" in told(result)
+    assert "- it raised AssertionError, which no fault explains: assert []" in told(result)
     assert "the faults need the seams ['model'], and the test asked for ['journal']" in told(result)
 
 

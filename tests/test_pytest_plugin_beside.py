@@ -89,10 +89,10 @@ def test_each_position_has_function_scoped_fixtures_of_its_own(pytester: pytest.
             await checkpoint()
 
         def test_what_happened(wide):
-            assert wide == [1, 1, 1, 2, 2, 2]
+            assert wide == [1] * 4 + [2] * 4
             begun = events.pop()
             assert begun == "begin"
-            assert events == ["begin", "high", "low", "end"] * 6
+            assert events == ["begin", "high", "low", "end"] * 8
     """
     inner(pytester, code).assert_outcomes(passed=3)
 
@@ -317,7 +317,7 @@ def test_pytest_trio_runs_its_tests_and_the_sweep_its_own(
     result = inner(pytester, code, "-o", f"trio_mode={mode}", "--strict-markers")
 
     result.assert_outcomes(passed=3)
-    assert "2 tests, 16 positions" in told(result)
+    assert "2 tests, 24 positions" in told(result)
 
 
 def test_without_pytest_trio_and_beside_anyio(pytester: pytest.Pytester) -> None:
@@ -347,7 +347,7 @@ def test_the_figures_of_distributed_tests_are_summed(pytester: pytest.Pytester) 
     result = pytester.runpytest_subprocess(*PLAIN, "-n2")
 
     result.assert_outcomes(passed=3)
-    assert "2 tests, 16 positions" in told(result)
+    assert "2 tests, 24 positions" in told(result)
 
 
 # --- as it is installed ---------------------------------------------------------

@@ -154,16 +154,16 @@ def test_without_a_fault_the_run_is_left_alone() -> None:
 
 @pytest.mark.parametrize("fault", ALL)
 def test_each_fault_reaches_the_run(fault: str) -> None:
-    outcome = replay(of(sleeper), (fault, 1))
+    outcome = replay(of(sleeper), (fault, 2))
     assert outcome.landed
     assert outcome.faults == (fault,)
     assert outcome.violations == ()
     (landing,) = outcome.landings
-    assert (landing.position, landing.unit, landing.time) == (1, "step", 10.0)
+    assert (landing.position, landing.unit, landing.time) == (2, "step", 10.0)
     assert landing.place.endswith("in sleeper")
     assert "test_sweep_engine.py:" in landing.place
-    # Step 1 ends the sleep; the fault is seen by the check that follows it, but for a
-    # deadline and a crash, which trio and the sibling come to only after that step.
+    # Step 1 is in the sleep, step 2 ends it; the fault is seen by the check that follows it, but
+    # for a deadline and a crash, which trio and the sibling come to only after that step.
     expected = {
         "cancel": trio.Cancelled,
         "sigint": KeyboardInterrupt,
@@ -286,7 +286,7 @@ def test_a_swallowed_cancel_is_found() -> None:
         await trio.lowlevel.checkpoint_if_cancelled()
         return "slept"
 
-    report = quick(run)
+    report = quick(run, raises_cancel=True)
     text = "the cancel was swallowed: it returned 'never mind'"
     assert_found(report, text, by=["cancel", "deadline", "crash"])
 
@@ -298,7 +298,9 @@ def test_a_cancel_turned_into_an_error_is_found() -> None:
         except trio.Cancelled:
             raise ValueError("interrupted") from None
 
-    assert_found(quick(run), "the cancel was swallowed", by=["cancel", "deadline", "crash"])
+    by = ["cancel", "deadline", "crash"]
+    assert_found(quick(run), "it raised ValueError, which no fault explains: interrupted", by=by)
+    assert_found(quick(run, raises_cancel=True), "the cancel was swallowed", by=by)
 
 
 def test_an_error_that_was_on_its_way_out_before_the_cancel_may_leave() -> None:
@@ -308,17 +310,17 @@ def test_an_error_that_was_on_its_way_out_before_the_cancel_may_leave() -> None:
         finally:
             await trio.lowlevel.cancel_shielded_checkpoint()
 
-    assert quick(run).ok
+    assert quick(run, raises_cancel=True, may_raise=(ValueError,)).ok
 
 
 def test_a_cancel_that_comes_at_the_last_step_is_found_unless_the_case_allows_it() -> None:
     async def run() -> None:
         await trio.lowlevel.cancel_shielded_checkpoint()
 
-    report = quick(run)
+    report = quick(run, raises_cancel=True)
     assert_found(report, "the cancel was swallowed", by=["cancel", "deadline", "crash"])
     assert_found(report, "a KeyboardInterrupt was pending", by=["sigint"])
-    assert quick(run, raises_cancel=False).ok
+    assert quick(run).ok
 
 
 def test_a_swallowed_interrupt_is_found() -> None:
@@ -345,9 +347,10 @@ def test_a_cancelled_that_nobody_asked_for_is_found() -> None:
                 kept.append(exc)
         raise kept[0]
 
-    report = quick(run)
-    assert "though nobody had cancelled it" in report.failures[0].violations[0]
-    assert report.failures[0].landings == ()
+    (violation,) = replay(of(run)).violations
+    assert "though nobody had cancelled it" in violation
+    with pytest.raises(SweepError, match="the run without a fault raised Cancelled"):
+        quick(run)
 
 
 def test_a_task_left_in_an_outer_nursery_is_found() -> None:
@@ -358,8 +361,9 @@ def test_a_task_left_in_an_outer_nursery_is_found() -> None:
         await trio.lowlevel.checkpoint_if_cancelled()
 
     report = quick(run)
-    assert_found(report, "task 'straggler' was left running", by=ALL)
-    assert any(not failure.landings for failure in report.failures)
+    assert report.violations == ("task 'straggler' was left running",) * 2
+    for fault in ALL:
+        assert "task 'straggler' was left running" in replay(of(run), (fault, 3)).violations
 
 
 def test_a_task_left_in_the_system_nursery_is_found() -> None:
@@ -468,7 +472,8 @@ def test_a_run_that_spins_for_ever_is_found_and_thrown_out(monkeypatch: pytest.M
                 await trio.lowlevel.cancel_shielded_checkpoint()
 
     outcome = replay(of(run), ("cancel", 3), max_steps=1000)
-    assert "it did not end by itself" in outcome.violations
+    text = "it did not end by itself: it took more than max_steps=1000 steps"
+    assert text in outcome.violations
     assert outcome.broken is not None
     # trio could only drop the task; nothing of it is left for whoever comes next.
     del outcome
@@ -480,7 +485,8 @@ def test_too_many_steps_count_as_hanging() -> None:
         while True:
             await trio.lowlevel.checkpoint()
 
-    assert replay(of(run), max_steps=50).violations == ("it did not end by itself",)
+    (violation,) = replay(of(run), max_steps=50).violations
+    assert violation == "it did not end by itself: it took more than max_steps=50 steps"
 
 
 def test_a_coroutine_that_was_never_awaited_is_found() -> None:
@@ -521,7 +527,7 @@ def test_an_interrupt_after_the_run_has_left_counts_against_nobody_and_is_told()
     async def run() -> None:
         await trio.sleep(1)
 
-    outcome = replay(of(run, raises_cancel=False), ("sigint", 1))
+    outcome = replay(of(run, raises_cancel=False), ("sigint", 2))
     assert outcome.kept_interrupt
     assert outcome.raised is None
     assert outcome.violations == ()
@@ -634,13 +640,16 @@ def test_a_trio_that_cannot_run_the_case_raises() -> None:
 def test_a_task_that_trio_cannot_look_into_has_a_place_all_the_same() -> None:
     class Opaque:
         def __await__(self) -> Any:
-            return itertools.chain(sleeper().__await__())
+            return itertools.chain(checkpoint().__await__())
+
+    async def checkpoint() -> None:
+        await trio.lowlevel.checkpoint()
 
     async def run() -> None:
         await Opaque()
 
-    outcome = replay(of(run), ("cancel", 1))
-    assert outcome.landings[0].place.endswith(
+    (landing,) = replay(of(run), ("cancel", 1)).landings
+    assert landing.place.endswith(
         "in test_a_task_that_trio_cannot_look_into_has_a_place_all_the_same.<locals>.run"
     )
 
@@ -653,8 +662,8 @@ def test_a_fault_of_ones_own_is_injected() -> None:
         injection.cancel()
 
     report = sweep(of(sleeper), faults=[Fault("mine", note)], seeds=[0])
-    assert dict(report.counts) == {"mine": 2}
-    assert seen == [0.0, 10.0]
+    assert dict(report.counts) == {"mine": 3}
+    assert seen == [0.0, 0.0, 10.0]
 
 
 def test_an_unknown_fault_is_refused() -> None:
@@ -691,33 +700,35 @@ async def swallows() -> str:
     return "done"
 
 
+swallowing = of(swallows, raises_cancel=True)
+
+
 def test_a_failure_says_where_what_and_how_to_run_it_again() -> None:
-    report = sweep(of(swallows), faults=["cancel"], seeds=[3])
-    (first, second) = report.failures
+    report = sweep(swallowing, faults=["cancel"], seeds=[3])
+    (first, second, third) = report.failures
     assert first.seed == 3
     assert first.replay == "replay(make_case, ('cancel', 0), seed=3)"
-    assert second.landings[0].place.endswith("in swallows")
-    again = replay(of(swallows), ("cancel", 1), seed=3)
+    assert second.landings[0].place.endswith("in swallows, while every task is waiting")
+    assert third.landings[0].place.endswith("in swallows")
+    again = replay(swallowing, ("cancel", 1), seed=3)
     assert again.violations == second.violations
     assert again.landings == second.landings
 
 
 def test_a_replay_line_names_what_differs_from_the_defaults() -> None:
-    report = sweep(
-        of(swallows), faults=(), pairs=[("cancel", "cancel")], seeds=[3], restrict_ki=True
-    )
+    report = sweep(swallowing, faults=(), pairs=[("cancel", "cancel")], seeds=[3], restrict_ki=True)
     assert report.failures[0].replay == (
         "replay(make_case, ('cancel', 0), ('cancel', 1), seed=3, restrict_ki=True)"
     )
 
 
 def test_the_text_shows_the_failures_and_the_error_has_it() -> None:
-    report = sweep(of(swallows), faults=["cancel"], seeds=range(8))
+    report = sweep(swallowing, faults=["cancel"], seeds=range(8))
     text = report.render()
-    assert text.startswith("16 positions (cancel 16) and 8 runs without a fault, 8 seeds, ")
-    assert "16 positions with violations:\nseed 0: cancel before step 0 (task" in text
+    assert text.startswith("24 positions (cancel 24) and 8 runs without a fault, 8 seeds, ")
+    assert "24 positions with violations:\nseed 0: cancel before step 0 (task" in text
     assert "    - the cancel was swallowed: it returned 'done'\n    replay: replay(make" in text
-    assert text.endswith("… and 6 more")
+    assert text.endswith("… and 14 more")
     with pytest.raises(SweepFailed) as caught:
         report.raise_if_failed()
     assert caught.value.report is report
@@ -767,10 +778,10 @@ def test_a_sample_is_a_share_of_the_pairs_and_repeats() -> None:
 def test_a_sweep_may_stop_at_the_first_failure(
     chosen: list[str], pairs: list[tuple[str, str]]
 ) -> None:
-    report = sweep(of(swallows), faults=chosen, pairs=pairs, seeds=range(3), max_failures=1)
+    report = sweep(swallowing, faults=chosen, pairs=pairs, seeds=range(3), max_failures=1)
     assert len(report.failures) == 1
     assert report.positions == 1
-    whole = sweep(of(swallows), faults=chosen, pairs=pairs, seeds=range(3))
+    whole = sweep(swallowing, faults=chosen, pairs=pairs, seeds=range(3))
     assert report.positions + report.skipped == whole.positions
 
 
@@ -845,7 +856,8 @@ def test_unprotected_code_is_interrupted_between_two_lines() -> None:
     assert landing.unit == "line"
     assert landing.place.endswith("in Ledger.both")
     assert report.failures[0].replay == (
-        f"replay_line(make_case, {landing.position}, paths=…, seed=0, restrict_ki=False)"
+        f"replay_line(make_case, {landing.position}, paths=[{__file__!r}], seed=0, "
+        "restrict_ki=False)"
     )
     again = replay_line(make_ledger(False), landing.position, paths=[__file__], restrict_ki=False)
     assert again.landings == (landing,)

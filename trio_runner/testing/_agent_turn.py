@@ -6,11 +6,13 @@ and the sweeps that `check_agent` makes of it. The report is ``_contract_report.
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Final, cast
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final
 
-import attrs
 import trio
 import trio.testing
 
@@ -19,15 +21,24 @@ import trio_runner._core.values as v
 import trio_runner.abc as abc
 from trio_runner._journal.memory import Fate
 from trio_runner._shell.agent import ToolAgent
-from trio_runner._shell.loop_agent import Planned
 from trio_runner.testing._contract_report import ContractReport, PartReport
 from trio_runner.testing._examples import example_arguments
-from trio_runner.testing._faults import FAULTS, Fault, as_fault
-from trio_runner.testing._scripted import ScriptedModel, ScriptItem, call
+from trio_runner.testing._faults import FAULTS, Fault, SweepError, as_fault
+from trio_runner.testing._outcome import Outcome
+from trio_runner.testing._scripted import ScriptedModel, ScriptExhausted, ScriptItem
 from trio_runner.testing._sweep import sweep
 from trio_runner.testing._turn_cases import DRIVES, SESSION, Drive, TurnCases
 
 _BATCHES: Final = (3, 2)
+_NO_SESSION: Final = "make_agent takes no journal and session, so no session is swept"
+_REASONS: Final = MappingProxyType({"journal": _NO_SESSION, "commit": _NO_SESSION})
+#: Errors that something overtakes: no single fault shows whether they are told (C7).
+_PAIRS: Final = (
+    ("model_error", "cancel"),
+    ("hook_error", "sigint"),
+    ("journal_error", "commit_error"),
+)
+_PAIR_POSITIONS: Final = 8
 
 
 class AgentTurn(TurnCases):
@@ -41,7 +52,8 @@ class AgentTurn(TurnCases):
       make_agent: makes the agent. It may take ``journal`` and ``session`` (both
         go to `ToolAgent`), so that the session is swept too, and ``model``.
       replies: the script, see `ScriptedModel`; None: `script_for` its tools.
-      drive: how the turn is driven.
+      drive: how the turn is driven; ``break`` leaves a script of a single batch
+        after the first message.
       settings: as for `TurnCases`.
     """
 
@@ -61,6 +73,11 @@ class AgentTurn(TurnCases):
         self.replies: tuple[ScriptItem, ...] = tuple(
             script_for(self._bare_agent) if replies is None else replies
         )
+        self._made_script = replies is None
+        #: The agent of the case before.
+        self._former: ToolAgent | None = None
+        asking = sum(type(each) in (list, tuple, v.ToolCall) for each in self.replies)
+        self._leave_after = 2 if asking > 1 else 1
 
     def make(self) -> None:
         """Make the agent of one case, and watch it."""
@@ -71,22 +88,42 @@ class AgentTurn(TurnCases):
         if self.journal is not None:
             settings |= {"journal": witness.journal(self.journal), "session": SESSION}
         self.agent = agent = self._agent(settings)
+        if agent is self._former:
+            raise SweepError(
+                f"make_agent returned {agent!r} again; each position needs an agent of its own"
+            )
+        self._former = agent
         agent.model = model
         self._grace = agent.config.grace
-        inner = cast(
-            "Callable[[Planned, abc.ToolContext], Awaitable[v.ToolResult]]", agent.call_tool
-        )
-        watched: dict[int, abc.Tool] = {}
-
-        async def call_tool(planned: Planned, context: abc.ToolContext) -> v.ToolResult:
-            tool = planned.tool
-            assert tool is not None
-            if id(tool) not in watched:
-                watched[id(tool)] = witness.tool(tool)
-            return await inner(attrs.evolve(planned, tool=watched[id(tool)]), context)
-
         # On the object, so that whatever class the agent has keeps its own method.
-        setattr(agent, "call_tool", call_tool)  # noqa: B010
+        watched = functools.partial(witness.call_tool, agent.call_tool)
+        setattr(agent, "call_tool", watched)  # noqa: B010
+
+    def check(self, outcome: Outcome) -> Iterator[str]:
+        """Yield a sentence for each promise of C1-C9 that does not hold.
+
+        Raises:
+          SweepError: the script does not fit the agent.
+        """
+        if outcome.raised_a(ScriptExhausted):
+            raise SweepError(
+                f"the script of {len(self.replies)} replies is too short: {outcome.raised}"
+            )
+        if self._made_script and not outcome.landings:
+            self._check_arguments()
+        return super().check(outcome)
+
+    def _check_arguments(self) -> None:
+        """Refuse a made script with calls that a tool does not take: it would sweep nothing."""
+        refused = v.CallStatus.INVALID_ARGUMENTS
+        for message in self.agent.history:
+            for result in message.tool_results:
+                if result.status is refused:
+                    raise SweepError(
+                        f"the script was made from the tools' schemas, and {result.name!r} does "
+                        f"not take its arguments: {result.text}. Give a script of your own: "
+                        "replies=[[call(...), ...], 'the answer'], or --call on the command line"
+                    )
 
     def _bare_agent(self) -> ToolAgent:
         settings: dict[str, Any] = {"model": ScriptedModel(["an answer"])}
@@ -116,9 +153,12 @@ def script_for(make_agent: Callable[[], ToolAgent]) -> list[ScriptItem]:
 
     trio.run(list_tools, clock=trio.testing.MockClock(autojump_threshold=0))
     script: list[ScriptItem] = []
-    calls = [call(each.name, **example_arguments(each.input_schema)) for each in listed]
-    wanted = max(len(calls), sum(_BATCHES)) if calls else 0
-    todo = [calls[number % len(calls)] for number in range(wanted)]
+    wanted = max(len(listed), sum(_BATCHES)) if listed else 0
+    todo: list[v.ToolCall] = []
+    for number in range(wanted):
+        tool = listed[number % len(listed)]
+        # Each call has other arguments, so that results which are swapped show.
+        todo.append(v.ToolCall("", tool.name, example_arguments(tool.input_schema, number)))
     while todo:
         size = _BATCHES[len(script) % 2]
         script.append(todo[:size])
@@ -133,11 +173,12 @@ def check_agent(
     drives: Iterable[Drive] = DRIVES,
     delays: Iterable[Fate] = (0.0, 0.5),
     faults: Iterable[str | Fault] | None = None,
-    pairs: Iterable[tuple[str | Fault, str | Fault]] = (),
+    pairs: Iterable[tuple[str | Fault, str | Fault]] | None = None,
     seeds: Iterable[int] = range(2),
     sample: float = 1.0,
     max_positions: int | None = None,
     max_failures: int | None = 20,
+    on_part: Callable[[str], None] | None = None,
     **settings: Any,
 ) -> ContractReport:
     """Run the cancellation suite on an agent of yours, and say which promises hold.
@@ -149,51 +190,92 @@ def check_agent(
       drives: the ways to drive the turn.
       delays: of the commits, in seconds; only for an agent that takes a journal.
       faults: None: all that the agent has a place for.
-      pairs, seeds, sample, max_positions, max_failures: see `sweep`; for each
-        drive and delay.
+      pairs: None: a few that show whether an error that is overtaken is told, at a
+        few positions each; with ``faults`` of your own: none.
+      seeds, sample, max_positions, max_failures: see `sweep`; for each drive and delay.
+      on_part: called before each sweep with a few words on it.
 
     Raises:
       SweepError: the agent is not deterministic, for instance.
     """
-    wanted = [as_fault(each) for each in (FAULTS.values() if faults is None else faults)]
+    singles = [(as_fault(each),) for each in (FAULTS.values() if faults is None else faults)]
+    own_pairs = pairs is not None or faults is not None
+    doubles = [
+        (as_fault(first), as_fault(second))
+        for first, second in (_PAIRS if pairs is None and faults is None else pairs or ())
+    ]
+    seed_list, delay_list, drive_list = tuple(seeds), tuple(delays), tuple(drives)
+    for name, given_list in (("drives", drive_list), ("delays", delay_list)):
+        if not given_list:
+            raise ValueError(f"{name} is empty; expected at least one, or nothing is swept")
+    given = "" if replies is None else ", replies"
     parts: list[PartReport] = []
     left_out: dict[str, str] = {}
-    for drive in drives:
-        for delay in delays:
-            cases = AgentTurn(make_agent, replies, drive, delay=delay, **settings)
-            if not cases.has_journal and parts and parts[-1].drive == drive:
-                continue  # without a journal a delay changes nothing
-            replies = cases.replies
-            for watched in (False, True):
-                cases = AgentTurn(
-                    make_agent, replies, drive, delay=delay, watched=watched, **settings
-                )
-                seams = cases().seams.keys()
-                # What is watched differs only where somebody watches.
-                ours = [
-                    fault
-                    for fault in wanted
-                    if (fault.seam in ("hook", "observer")) == watched
-                    and (fault.seam is None or fault.seam in seams)
-                ]
-                left_out |= {
-                    fault.name: f"the agent has no {fault.seam!r} to fail"
-                    for fault in wanted
-                    if fault.seam in ("journal", "commit") and fault.seam not in seams
-                }
-                if not ours:
-                    continue
-                report = sweep(
-                    cases,
-                    faults=ours,
-                    pairs=() if watched else pairs,
-                    seeds=seeds,
-                    sample=sample,
-                    max_positions=max_positions,
-                    max_failures=max_failures,
-                )
-                parts.append(PartReport(drive, delay, watched, report))
+    for drive, delay, watched in itertools.product(drive_list, delay_list, (False, True)):
+        cases = AgentTurn(make_agent, replies, drive, delay=delay, watched=watched, **settings)
+        if not cases.has_journal and delay != delay_list[0]:
+            continue  # without a journal a delay changes nothing
+        seams = cases().seams.keys()
+        ours = [fault for (fault,) in singles if _belongs((fault,), seams, watched=watched)]
+        our_pairs = [pair for pair in doubles if _belongs(pair, seams, watched=watched)]
+        if watched:  # all seams that there are, are there now
+            left_out |= _homeless([*singles, *(doubles if own_pairs else ())], seams)
+        name = _part_name(cases, drive, delay, watched=watched)
+        for few, part_faults, part_pairs in (
+            (False, ours, our_pairs if own_pairs else []),
+            (True, [], [] if own_pairs else our_pairs),
+        ):
+            if not part_faults and not part_pairs:
+                continue
+            if on_part is not None:
+                on_part(f"{name}, two faults" if few else name)
+            report = sweep(
+                cases,
+                faults=part_faults,
+                pairs=part_pairs,
+                seeds=seed_list[:1] if few else seed_list,
+                sample=sample,
+                max_positions=_PAIR_POSITIONS if few else max_positions,
+                max_failures=max_failures,
+            )
+            parts.append(PartReport(drive, delay, watched, report, given, _written(settings)))
     return ContractReport(parts=tuple(parts), left_out=left_out)
+
+
+def _belongs(faults: Sequence[Fault], seams: Collection[str], *, watched: bool) -> bool:
+    """Whether a part is the one to sweep a fault, or a pair, in.
+
+    What is watched differs only where somebody watches.
+    """
+    needed = {fault.seam for fault in faults if fault.seam is not None}
+    return needed <= set(seams) and bool(needed & {"hook", "observer"}) == watched
+
+
+def _homeless(each: Iterable[Sequence[Fault]], seams: Collection[str]) -> dict[str, str]:
+    """The faults and pairs that need a seam which the agent does not have."""
+    return {
+        "+".join(fault.name for fault in faults): _REASONS.get(
+            str(missing), f"the agent has no {missing!r} to fail"
+        )
+        for faults in each
+        for missing in [fault.seam for fault in faults if fault.seam not in (None, *seams)][:1]
+    }
+
+
+def _written(settings: Mapping[str, object]) -> str:
+    """Settings as they stand in a call; what is no plain value goes by its name."""
+    plain = (str, int, float, bool)
+    words = {name: repr(each) if type(each) in plain else name for name, each in settings.items()}
+    return "".join(f", {name}={word}" for name, word in words.items())
+
+
+def _part_name(cases: AgentTurn, drive: Drive, delay: Fate, *, watched: bool) -> str:
+    words: list[str] = [drive]
+    if cases.has_journal:
+        words.append("commits at once" if delay == 0 else f"commits: {delay!r}")
+    if watched:
+        words.append("with hooks and an observer")
+    return ", ".join(words)
 
 
 def _names_of(make_agent: Callable[..., object]) -> set[str]:

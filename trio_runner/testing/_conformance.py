@@ -222,11 +222,13 @@ def chosen_rules(
     """The rules with these names, in the order of the table; None: all.
 
     Raises:
-      ValueError: no rule has that name.
+      ValueError: no rule has that name, or there is none.
     """
     if names is None:
         return list(table.values())
     wanted = {names} if type(names) is str else set(names)
+    if not wanted:
+        raise ValueError(f"rules is empty; expected some of {list(table)}, or None for all")
     unknown = wanted - set(table)
     if unknown:
         raise ValueError(f"there is no rule {sorted(unknown)!r}; expected some of {list(table)}")

@@ -17,18 +17,25 @@ from trio_runner.testing.contract import CONTRACT
 
 @attrs.frozen
 class PartReport:
-    """One sweep of the suite: how the turn was driven, and what came of it."""
+    """One sweep of the suite: how the turn was driven, and what came of it.
+
+    Attributes:
+      given, settings: what else the cases were made with, as it stands in a call.
+    """
 
     drive: str
     delay: object
     watched: bool
     report: SweepReport
+    given: str = ""
+    settings: str = ""
 
     @property
     def make_case(self) -> str:
         """The expression that makes the cases of this part."""
         watched = ", watched=True" if self.watched else ""
-        return f"AgentTurn(make_agent, drive={self.drive!r}, delay={self.delay!r}{watched})"
+        words = f"{self.given}, drive={self.drive!r}, delay={self.delay!r}{watched}{self.settings}"
+        return f"AgentTurn(make_agent{words})"
 
 
 @attrs.frozen
@@ -80,8 +87,11 @@ class ContractReport:
 
     @property
     def ok(self) -> bool:
-        """Whether every promise held at every position."""
-        return all(part.report.ok for part in self.parts)
+        """Whether there were positions, and every promise held at each of them.
+
+        A single part may have none: two faults that cannot both come, for instance.
+        """
+        return self.positions > 0 and not any(part.report.failures for part in self.parts)
 
     @property
     def positions(self) -> int:

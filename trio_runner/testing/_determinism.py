@@ -1,27 +1,32 @@
 """What makes a trio run repeat exactly; the only place that uses private names of trio.
 
-What may live here: switches of the trio scheduler, and stand-ins for what
-threads would make random. Each is a context manager that puts things back.
+What may live here: switches of the trio scheduler, and the order in which threads
+run beside it. Each is a context manager that puts things back.
 """
 
 from __future__ import annotations
 
 import contextlib
-import contextvars
-import inspect
-import math
 import random
+import threading
 from collections.abc import Callable, Generator
-from typing import Any, TypeVar, TypeVarTuple
+from typing import Any
 
 import trio
 import trio._core._run as trio_run
+import trio._threads as trio_threads
 
-_Ts = TypeVarTuple("_Ts")
-_T = TypeVar("_T")
+from trio_runner.testing._faults import SweepError
+from trio_runner.testing._places import place_of_thread
 
 _GENERATOR = "_r"
 _SWITCH = "_ALLOW_DETERMINISTIC_SCHEDULING"
+_START = "start_thread_soon"
+_SEND = "_send_message_to_trio"
+#: Set in trio's module while `threads_inline` is in force.
+_IN_FORCE = "_trio_runner_threads"
+# Its names are private, and looked up one by one.
+_threads: Any = trio_threads
 
 
 class DeterminismError(RuntimeError):
@@ -38,6 +43,21 @@ def check_trio() -> None:
             f".{_SWITCH} (a bool), found {generator!r} and {switch!r}; "
             "use a trio version that this release was tested with"
         )
+
+
+def cancel_from_here() -> Callable[[], bool]:
+    """Tell, later and from any task, whether a cancel is in force for where this is called.
+
+    A task below may stand in a shield, where nothing that trio makes public
+    says so. Call it in a task; what it returns is good for that trio run.
+    """
+    status: Any = getattr(trio.lowlevel.current_task(), "_cancel_status", None)
+    if not hasattr(status, "effectively_cancelled"):
+        raise DeterminismError(
+            f"trio {trio.__version__}: expected a task's _cancel_status to have "
+            "effectively_cancelled; use a trio version that this release was tested with"
+        )
+    return lambda: bool(status.effectively_cancelled)
 
 
 @contextlib.contextmanager
@@ -60,84 +80,155 @@ def deterministic(seed: int) -> Generator[None]:
         generator.setstate(state)
 
 
-@trio.lowlevel.enable_ki_protection  # a worker thread never gets KeyboardInterrupt
-async def inline_run_sync(
-    sync_fn: Callable[[*_Ts], _T],
-    *args: *_Ts,
-    thread_name: str | None = None,
-    abandon_on_cancel: bool = False,
-    limiter: trio.CapacityLimiter | None = None,
-) -> _T:
-    """Stand in for `trio.to_thread.run_sync`: the function runs inline, between task steps.
+class _Work:
+    """Strictly private: one function in a thread, which goes on only while trio's thread waits."""
 
-    Cancellation is as there: checked on entry; then the function runs to its
-    end whatever happens, and its result is returned, or with
-    ``abandon_on_cancel`` is dropped for `trio.Cancelled`.
+    def __init__(
+        self, threads: Threads, fn: Callable[[], object], deliver: Callable[[Any], object]
+    ) -> None:
+        self.thread: int | None = None
+        self._threads = threads
+        self._fn = fn
+        self._deliver = deliver
+        #: What the function came to; None while it runs, or waits for an answer of trio.
+        self._result: Any = None
+        self._stopped = threading.Semaphore(0)
+
+    # --- in its own thread ---
+
+    def work(self) -> object:
+        """Run the function."""
+        self.thread = threading.get_ident()
+        self._threads.works[self.thread] = self
+        return self._fn()
+
+    def ended(self, result: Any) -> None:
+        """It has come to an end."""
+        self._threads.works.pop(self.thread, None)
+        self._result = result
+        self._stopped.release()
+
+    def waits_for_trio(self) -> None:
+        """It has asked trio for something: trio's thread may go on."""
+        self._stopped.release()
+
+    # --- in trio's thread ---
+
+    def start(self, start_thread_soon: Callable[..., None], name: str | None) -> None:
+        """Let it run as far as it can."""
+        start_thread_soon(self.work, self.ended, name)
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Wait until it has ended or asks trio for something."""
+        if not self._stopped.acquire(timeout=self._threads.patience):
+            self.fail(self._threads.gave_up(self.thread))
+        elif self._result is not None:
+            self._deliver(self._result)
+
+    def fail(self, error: SweepError) -> None:
+        """Whoever waits for it gets the error."""
+        self._deliver(_threads.outcome.Error(error))
+
+
+class _Answers:
+    """Strictly private: where a thread waits for what it has asked of trio."""
+
+    def __init__(self, work: _Work, queue: Any) -> None:
+        self._work = work
+        self._queue = queue
+
+    def get(self) -> Any:
+        """In the thread: wait for the answer."""
+        self._work.waits_for_trio()
+        return self._queue.get()
+
+    def put_nowait(self, answer: Any) -> None:
+        """In trio's thread: give the answer, and wait for what the thread does with it."""
+        self._queue.put_nowait(answer)
+        self._work.go_on()
+
+
+class Threads:
+    """The threads of ``trio.to_thread`` while `threads_inline` is in force.
+
+    Attributes:
+      patience: seconds of real time that trio's thread waits for a function.
+      works: what runs, by the thread it runs in.
+      error: set when a function did not stop in time.
     """
-    del thread_name
-    await trio.lowlevel.checkpoint_if_cancelled()
-    if limiter is None:
-        limiter = trio.to_thread.current_default_thread_limiter()
-    borrower = object()
-    context = contextvars.copy_context()
-    await limiter.acquire_on_behalf_of(borrower)
-    try:
-        # A step before the function and one after it: a fault may land while the
-        # "thread" has not begun yet, and when its result is on the way.
-        await trio.lowlevel.cancel_shielded_checkpoint()
-        try:
-            result = context.run(sync_fn, *args)
-        except _CancelSeenError:
-            await trio.lowlevel.checkpoint_if_cancelled()
-            raise
-        if inspect.iscoroutine(result):
-            result.close()
-            raise TypeError(f"expected a sync function, got {sync_fn!r}, which is async")
-    finally:
-        # Not in a nested try: the report of a failed function takes its step as well.
-        await trio.lowlevel.cancel_shielded_checkpoint()
-        limiter.release_on_behalf_of(borrower)
-    if abandon_on_cancel:
-        await trio.lowlevel.checkpoint_if_cancelled()
-    return result
 
+    def __init__(self, patience: float) -> None:
+        self.patience: float = patience
+        self.works: dict[int | None, _Work] = {}
+        self.error: SweepError | None = None
+        self._start: Callable[..., None] = _threads.start_thread_soon
+        self._send: Callable[..., Any] = getattr(_threads, _SEND)
 
-def _inline_from_thread_run_sync(
-    fn: Callable[..., _T], *args: Any, trio_token: object = None
-) -> _T:
-    del trio_token
-    return fn(*args)
+    def has(self, thread: int | None) -> bool:
+        """Whether a function of ``trio.to_thread`` runs in that thread."""
+        return thread in self.works
 
+    def start(
+        self, fn: Callable[[], object], deliver: Callable[[Any], object], name: str | None = None
+    ) -> None:
+        """Stands in for trio's ``start_thread_soon``: it starts when the caller waits for it."""
+        work = _Work(self, fn, deliver)
+        if self.error is not None:
+            work.fail(self.error)
+            return
+        trio.lowlevel.current_trio_token().run_sync_soon(work.start, self._start, name)
 
-class _CancelSeenError(BaseException):
-    """Stands for the Cancelled that `trio.from_thread.check_cancelled` raises in a thread."""
+    def send(self, trio_token: Any, message: Any) -> Any:
+        """Stands in for what `trio.from_thread` uses to ask trio for something."""
+        work = self.works.get(threading.get_ident())
+        if work is not None:
+            object.__setattr__(message, "queue", _Answers(work, message.queue))
+        return self._send(trio_token, message)
 
-
-def _inline_check_cancelled() -> None:
-    """Raise when a cancel is in force for the task that waits for the "thread"."""
-    if trio.current_effective_deadline() == -math.inf:
-        raise _CancelSeenError
+    def gave_up(self, thread: int | None) -> SweepError:
+        """The error for a function that did not stop."""
+        self.error = SweepError(
+            f"a function in a thread of trio.to_thread did not return within {self.patience:g} s "
+            f"of real time; it stands at {place_of_thread(thread)}. A sweep lets no task run "
+            "meanwhile, so it may wait for something that one of them has to do: let it ask trio "
+            "for that (trio.from_thread), or give the case something that does not wait"
+        )
+        return self.error
 
 
 @contextlib.contextmanager
-def threads_inline() -> Generator[None]:
-    """Replace ``trio.to_thread.run_sync`` and what its function calls back, until the exit.
+def threads_inline(patience: float = 10.0) -> Generator[Threads]:
+    """Let the functions of ``trio.to_thread.run_sync`` run in line with the tasks, until the exit.
 
-    Code that looks the functions up in ``trio.to_thread`` and
-    ``trio.from_thread`` when it calls them is served, trio's own file and path
-    functions included; a name imported earlier keeps the real one.
-    `trio.from_thread.run` is not replaced, and fails in a function run inline.
+    Each runs in a thread of its own, and while it does trio's thread waits for it:
+    so nothing depends on how threads are scheduled. When it asks trio for something
+    (`trio.from_thread`), trio's thread goes on until the answer is there, and waits
+    again. The limiter, cancellation and contexts are trio's own; it makes no
+    difference under which name the caller knows ``run_sync``.
+
+    Raises:
+      SweepError: it is in force already, for another sweep in this process.
+      DeterminismError: trio does not have the private names that it needs.
     """
-    replaced: list[tuple[Any, str, object]] = [
-        (trio.to_thread, "run_sync", inline_run_sync),
-        (trio.from_thread, "run_sync", _inline_from_thread_run_sync),
-        (trio.from_thread, "check_cancelled", _inline_check_cancelled),
-    ]
-    originals = [(module, name, getattr(module, name)) for module, name, _ in replaced]
-    for module, name, stand_in in replaced:
-        setattr(module, name, stand_in)
+    missing = [name for name in (_START, _SEND, "outcome") if not hasattr(_threads, name)]
+    if missing:
+        raise DeterminismError(
+            f"trio {trio.__version__}: expected trio._threads to have {missing}; "
+            "use a trio version that this release was tested with"
+        )
+    ours = Threads(patience)
+    names: dict[str, Any] = trio_threads.__dict__
+    # Atomic, and as wide as what is replaced: the process.
+    if names.setdefault(_IN_FORCE, ours) is not ours:
+        raise SweepError(
+            "another sweep is running in this process, perhaps in another thread, and a sweep "
+            "changes what trio does there. Run one after the other, or each in a process"
+        )
+    before = names[_START], names[_SEND]
+    names[_START], names[_SEND] = ours.start, ours.send
     try:
-        yield
+        yield ours
     finally:
-        for module, name, original in originals:
-            setattr(module, name, original)
+        names[_START], names[_SEND] = before
+        del names[_IN_FORCE]

@@ -140,8 +140,11 @@ def as_fault(fault: str | Fault) -> Fault:
     Raises:
       ValueError: no fault has that name.
     """
-    if type(fault) is Fault:
-        return fault
+    match fault:
+        case Fault():
+            return fault
+        case _:
+            pass
     try:
         return FAULTS[str(fault)]
     except KeyError:

@@ -238,6 +238,7 @@ class _Sweep:
     ) -> None:
         for number, life in enumerate(lives):
             self._sums["effects"] += sum(1 for _ in life.told("effect"))
+            self._sums["reruns"] += sum(line["attempt"] > 1 for line in life.told("entered"))
             if life.kill is not None and life.end == "killed":
                 self._counts["pair" if number else life.kill.mode] += 1
                 self._count_acknowledged(life)
@@ -271,6 +272,7 @@ class _Sweep:
             resumed=self._sums["resumed"],
             failures=tuple(self.failures),
             seconds=seconds,
+            reruns=self._sums["reruns"],
         )
 
 

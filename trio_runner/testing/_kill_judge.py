@@ -7,7 +7,6 @@ pure: no process, no file, no clock.
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Self
 
@@ -308,14 +307,16 @@ def _true(lives: Sequence[Life]) -> Iterator[str]:
 
 def _once(lives: Sequence[Life]) -> Iterator[str]:
     entries: dict[str, list[Line]] = {}
-    effects: collections.Counter[tuple[str, str]] = collections.Counter()
+    # By call and effect: the keys under which it came.
+    effects: dict[tuple[str, str], list[str]] = {}
     had_result: set[str] = set()
     for life in lives:
         for line in life.told("entered"):
             entries.setdefault(line["call"], []).append(line)
             if line["call"] in had_result:
                 yield f"call {line['call']} ran again although its result was stored"
-        effects.update((line["call"], line["effect"]) for line in life.told("effect"))
+        for line in life.told("effect"):
+            effects.setdefault((line["call"], line["effect"]), []).append(line["key"])
         had_result = {call for call, _, _ in life.stored.results}
     for call, lines in entries.items():
         keys = {line["key"] for line in lines}
@@ -326,11 +327,13 @@ def _once(lives: Sequence[Life]) -> Iterator[str]:
             yield f"call {call} ran again under another key: {sorted(keys)}"
         elif attempts != sorted(set(attempts)):
             yield f"call {call} ran again, and its attempts are {attempts}; expected a new number"
-    for (call, what), count in effects.items():
+    for (call, what), came in effects.items():
         lines = entries.get(call, [])
         repeatable = bool(lines) and all(line["idempotent"] for line in lines)
-        if count > 1 and not repeatable:
-            yield f"the side effect {what!r} of call {call} came {count} times"
+        if len(came) > 1 and not repeatable:
+            yield f"the side effect {what!r} of call {call} came {len(came)} times"
+        elif len(set(came)) > 1:
+            yield f"the side effect {what!r} of call {call} came under the keys {sorted(set(came))}"
 
 
 # --- the session goes on ----------------------------------------------------------

@@ -151,6 +151,7 @@ class KillReport:
       resumed: sessions that went on to their answers after the last kill.
       failures: where something did not hold.
       seconds: wall time of the whole sweep.
+      reruns: idempotent calls that ran again, under their key, after a kill had cut them.
     """
 
     kills: int
@@ -167,6 +168,7 @@ class KillReport:
     resumed: int
     failures: tuple[KillFailure, ...]
     seconds: float
+    reruns: int = 0
 
     @property
     def ok(self) -> bool:
@@ -189,7 +191,8 @@ class KillReport:
         found = (
             f"{self.acknowledged} commits were acknowledged, with {self.results} tool results: "
             f"{self.lost} runs lost one; {self.unreadable} sessions unreadable; "
-            f"{self.effects} side effects, twice in {self.effects_twice} runs; "
+            f"{self.effects} side effects, twice unasked in {self.effects_twice} runs; "
+            f"{self.reruns} idempotent calls ran again; "
             f"{self.resumed} sessions went on to their answers"
         )
         lines = [covered, found]

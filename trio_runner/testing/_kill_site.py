@@ -324,11 +324,13 @@ class KillSite:
     def effect(self, what: str = "") -> None:
         """Tell a side effect of the tool call that is running here.
 
-        It is seen outside as soon as this returns, and counted: a call that is
-        not idempotent may have each of its effects once, over all lives.
+        It is seen outside as soon as this returns, and counted by the call's key, as
+        an outside does that knows a call by it: over all lives each effect may come
+        under one key only, and of a call that is not idempotent it may come once.
         """
         context = tr.current_tool_context()
-        self._ledger.tell("effect", call=context.call_id, effect=what)
+        key = context.idempotency_key
+        self._ledger.tell("effect", call=context.call_id, effect=what, key=key)
 
     def point(self, name: str) -> None:
         """A point of your own at which the process may be killed, such as the middle of a write.

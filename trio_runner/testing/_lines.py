@@ -27,17 +27,24 @@ from typing import Any, Final, TypeAlias
 import trio
 
 import trio_runner.testing._determinism as _determinism
+import trio_runner.testing._ends as _ends
 import trio_runner.testing._faults as _faults
+import trio_runner.testing._places as _places
 import trio_runner.testing._position as _position
+import trio_runner.testing._probe as _probe
 from trio_runner.testing._faults import SIGINT, SweepError
+from trio_runner.testing._judge import judge
+from trio_runner.testing._options import at_least_one, listed, spread
 from trio_runner.testing._outcome import Case, Outcome
-from trio_runner.testing._position import LineTracer, Options, Planned, Probe
+from trio_runner.testing._probe import LineTracer, Options, Planned, Probe
 from trio_runner.testing._report import SweepReport
-from trio_runner.testing._sweep import Runner, judge, spread, surroundings
+from trio_runner.testing._surroundings import surroundings
+from trio_runner.testing._sweep import Runner
 
 # The engine does not interrupt itself, also when its own package is swept.
 _ENGINE_FILES: Final = frozenset(
-    str(module.__file__) for module in (_determinism, _faults, _position, sys.modules[__name__])
+    str(module.__file__)
+    for module in (_determinism, _ends, _faults, _places, _position, _probe, sys.modules[__name__])
 )
 
 #: Code to sweep: a module or package, or the path of a file or folder.
@@ -80,15 +87,25 @@ def sweep_lines(
     Raises:
       SweepError: the sweep could not do its work, or no line of ``paths`` was executed.
     """
-    wanted = tuple(_prefix(source) for source in paths)
+    sources = _sources(paths)
+    wanted = tuple(_prefix(source) for source in sources)
+    seed_list = listed("seeds", seeds)
+    at_least_one(max_failures=max_failures)
+    if pairs < 0:
+        raise ValueError(f"pairs is {pairs!r}; expected a number of runs")
+    if not pairs or max_positions != 0:  # 0: pairs only
+        at_least_one(max_positions=max_positions)
     options = Options(restrict_ki=restrict_ki, hang_after=hang_after, in_child=in_child)
-    with surroundings(needs_signal=True) as trouble:
-        runner = Runner(make_case, options, trouble, max_failures, replay_words=("paths=…",))
-        for seed in seeds:
+    with surroundings(needs_signal=True) as around:
+        words = (f"paths=[{', '.join(map(_written, sources))}]",)
+        runner = Runner(make_case, options, around, max_failures, replay_words=words)
+        for seed in seed_list:
             tracer = _Tracer(wanted)
             # What is done only once in a process (a cache, an import) is done here.
             runner.run((), seed, tracer=tracer, count=False)
-            clean = runner.run((), seed, tracer=tracer)
+            clean = runner.run_clean(seed, tracer=tracer)
+            if clean is None:
+                continue
             total = tracer.count
             if total == 0:
                 raise SweepError(f"the case executed no line below {wanted}; nothing was swept")
@@ -134,12 +151,37 @@ def replay_line(
     hang_after: float = 3600.0,
 ) -> Outcome:
     """Run one position of `sweep_lines`; its ``violations`` hold the check's as well."""
-    tracer = _Tracer(tuple(_prefix(source) for source in paths))
+    tracer = _Tracer(tuple(_prefix(source) for source in _sources(paths)))
     options = Options(restrict_ki=restrict_ki, hang_after=hang_after, in_child=in_child)
-    with surroundings(needs_signal=True) as trouble:
-        judge(make_case(), (), seed, options, trouble, tracer)
+    with surroundings(needs_signal=True) as around:
+        judge(make_case, (), seed, options, around, tracer, keep=False)
         plan = [Planned(SIGINT, line, "line") for line in lines]
-        return judge(make_case(), plan, seed, options, trouble, tracer)
+        return judge(make_case, plan, seed, options, around, tracer)
+
+
+def _sources(paths: Iterable[Source]) -> list[Source]:
+    """The sources of an option.
+
+    Raises:
+      TypeError: it is a single one.
+      ValueError: it is empty.
+    """
+    if isinstance(paths, (str, os.PathLike, ModuleType)):
+        one = _written(paths)
+        raise TypeError(f"paths is {one}; expected several: [{one}] for that one")
+    given = list(paths)
+    if not given:
+        raise ValueError("paths is empty; expected a package, a module, a file or a folder")
+    return given
+
+
+def _written(source: Source) -> str:
+    """A source as it stands in a call."""
+    match source:
+        case ModuleType():
+            return source.__name__
+        case _:
+            return repr(os.fspath(source))
 
 
 def _prefix(source: Source) -> str:
@@ -213,7 +255,7 @@ class _Tracer(LineTracer):
         code = frame.f_code
         task = trio.lowlevel.current_task()
         try:
-            probe.fire(task, f"{code.co_filename}:{frame.f_lineno} in {code.co_qualname}")
+            probe.fire(task.name, f"{code.co_filename}:{frame.f_lineno} in {code.co_qualname}")
         except KeyboardInterrupt:
             # Into the traced frame: it was not protected. Python stops tracing for that.
             if self._goes_on(probe):

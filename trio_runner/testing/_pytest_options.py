@@ -142,8 +142,9 @@ class CommandLine:
         merged = dict(options)
         for name in merged.keys() & {"faults", "pairs"}:
             merged[name] = tuple(merged[name])  # they are looked at more than once
-        if type(merged.get("seeds")) is int:
-            merged["seeds"] = range(merged["seeds"])
+        for name in ("seeds", "pair_seeds"):
+            if type(merged.get(name)) is int:
+                merged[name] = range(merged[name])
         if self.seeds is not None:
             merged["seeds"] = range(self.seeds)
             if merged.get("pair_seeds") is not None:

@@ -11,15 +11,21 @@ import functools
 import inspect
 import logging
 import traceback
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, TypeVar, Unpack
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any, Final, Unpack
 
 import attrs
 import pytest
-import trio
 
 from trio_runner.testing._faults import Fault, SweepError
-from trio_runner.testing._outcome import Case, Outcome, leaves_of
+from trio_runner.testing._outcome import (
+    Case,
+    Outcome,
+    errors_in,
+    quoted,
+    sentences,
+    unexplained,
+)
 from trio_runner.testing._pytest_fixtures import Fixtures
 from trio_runner.testing._pytest_options import (
     REPLAY_OPTIONS,
@@ -30,14 +36,13 @@ from trio_runner.testing._pytest_options import (
     faults_of,
     marked_options,
 )
+from trio_runner.testing._pytest_position import Check, Position
 from trio_runner.testing._report import SweepReport
 from trio_runner.testing._seams import Seam
 from trio_runner.testing._sweep import replay, sweep
 
 #: The user property in which a test's report carries what its sweeps have covered.
 PROPERTY: Final = "cancel_sweep"
-#: How much of an error's text a violation quotes.
-_QUOTED_LINES = 12
 #: What `SweepError` says of ``make_case``, in the words of a marked test.
 _MADE_ANEW: Final = (
     "(The case is the body of the test with its function-scoped fixtures: nothing that they use "
@@ -45,39 +50,6 @@ _MADE_ANEW: Final = (
 )
 #: What ends a test in pytest's own way.
 _PYTEST_OUTCOMES: Final = (pytest.skip.Exception, pytest.xfail.Exception, pytest.fail.Exception)
-
-#: A check of an `Outcome`: gives sentences, or asserts.
-Check = Callable[[Outcome], Iterable[str] | None]
-_CheckT = TypeVar("_CheckT", bound=Check)
-
-
-class Position:
-    """One position of a swept test; the fixture ``position``.
-
-    It is new for each position, as the other function-scoped fixtures are.
-    """
-
-    def __init__(self) -> None:
-        #: In the order in which they were registered.
-        self.checks: list[Check] = []
-        #: By name; the engine watches those that its faults need.
-        self.seams: dict[str, Seam] = {}
-        #: The names that the test has asked for.
-        self.seams_used: set[str] = set()
-
-    def check(self, check: _CheckT) -> _CheckT:
-        """Register a function that is called when the run has ended; a decorator, too.
-
-        It is called outside trio with the `Outcome`, and asserts, or gives one
-        sentence for each violation. Registered again, it is called again.
-        """
-        self.checks.append(check)
-        return check
-
-    def seam(self, name: str) -> Seam:
-        """The seam of that name: calls that pass it can be made to fail by call faults."""
-        self.seams_used.add(name)
-        return self.seams.setdefault(name, Seam())
 
 
 class _Stopped(Exception):
@@ -220,10 +192,16 @@ class SweptTest:
             raises_cancel=self._options.get("raises_cancel", False),
             leaves_within=self._options.get("leaves_within"),
             seams=position.seams,
+            afterwards=position.look_afterwards,
+            may_raise=self._may_raise,
         )
 
+    @property
+    def _may_raise(self) -> tuple[type[BaseException], ...]:
+        return tuple(self._options.get("may_raise", ()))
+
     def _check(self, position: Position, outcome: Outcome) -> Iterator[str]:
-        """What the test says of a run: errors that no fault explains, and its own checks.
+        """What the test's own checks say of a run; keeps its errors, for pytest to show.
 
         Raises:
           _Stopped: a run without a fault did not end well.
@@ -231,12 +209,15 @@ class SweptTest:
         ended_by_itself = not outcome.hung and outcome.broken is None
         found: list[str] = []
         if ended_by_itself:
-            for error in self._unexplained(outcome):
-                self._errors.append(error)
-                found.append(f"it raised {_quoted(error)}")
+            for error in errors_in(outcome.raised):
+                if isinstance(error, pytest.exit.Exception):
+                    raise error
+            # The engine has its sentences on these already.
+            self._errors += unexplained(outcome, self._may_raise)
+            self._errors += _from_afterwards(outcome)
             for check in position.checks:
                 found += self._ask(check, outcome)
-            found = list(dict.fromkeys(found))  # two tasks may fail alike
+            found = list(dict.fromkeys(found))
         if not outcome.landings:
             self._stop_unless_clean(position, outcome, found)
         yield from found
@@ -244,38 +225,18 @@ class SweptTest:
     def _ask(self, check: Check, outcome: Outcome) -> Iterator[str]:
         name = getattr(check, "__name__", repr(check))
         try:
-            yield from _sentences(check(outcome))
+            yield from sentences(check(outcome))
         except pytest.exit.Exception:
             raise
         except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001  user's: a failed check
             self._errors.append(error)
-            yield f"{name}: {_quoted(error)}"
-
-    def _unexplained(self, outcome: Outcome) -> Iterator[BaseException]:
-        """The errors that left the body though no fault of this run can have raised them."""
-        expected: tuple[type[BaseException], ...] = (
-            trio.Cancelled,  # the engine finds those that nobody asked for
-            *self._options.get("may_raise", ()),
-        )
-        if outcome.interrupts:
-            expected += (KeyboardInterrupt,)
-        planned = tuple(
-            type(fault.error())
-            for landing in outcome.landings
-            if landing.landed and (fault := self._faults[landing.fault]).error is not None
-        )
-        for leaf in _leaves(outcome.raised):
-            if isinstance(leaf, pytest.exit.Exception):
-                raise leaf
-            if isinstance(leaf, expected) or _comes_from(leaf, planned):
-                continue
-            yield leaf
+            yield f"{name}: {type(error).__name__}: {quoted(error)}"
 
     def _stop_unless_clean(self, position: Position, outcome: Outcome, found: list[str]) -> None:
         """End the sweep when the run without a fault shows that there is nothing to sweep."""
         where = Replay((), outcome.seed)
         if outcome.raised is not None and not outcome.hung and outcome.broken is None:
-            leaves = list(_leaves(outcome.raised))
+            leaves = list(errors_in(outcome.raised))
             if len(leaves) == 1 and isinstance(leaves[0], _PYTEST_OUTCOMES):
                 raise _Stopped(leaves[0])
             outcome.raised.add_note(f"in the run without a fault: {where.command(self._item)}")
@@ -367,20 +328,13 @@ class _Noise:
             self.dropped = any(read()) or self.dropped
 
 
-def _sentences(found: object) -> Iterator[str]:
-    """What a check gave, if it is what a check may give."""
-    match found:
-        case None:
-            pass
-        case str():
-            yield found
-        case Iterable():
-            yield from found
-        case _:
-            raise TypeError(
-                f"it gave {found!r}; expected None, or sentences. A check is a plain function "
-                "that asserts, or yields what is wrong"
-            )
+def _from_afterwards(outcome: Outcome) -> Iterator[BaseException]:
+    """The error that was found by what is awaited after the run."""
+    error = outcome.afterwards_raised
+    if isinstance(error, pytest.exit.Exception):
+        raise error
+    if error is not None and not outcome.afterwards_hung:
+        yield error
 
 
 def _skip_other_backends(item: pytest.Function) -> None:
@@ -391,38 +345,9 @@ def _skip_other_backends(item: pytest.Function) -> None:
         pytest.skip(f"cancel_sweep runs on trio, and this is the test's variant for {name}")
 
 
-def _leaves(error: BaseException | None) -> Iterator[BaseException]:
-    """The errors in a group, at any depth; or the one error."""
-    match error:
-        case None:
-            pass
-        case BaseExceptionGroup():
-            for each in leaves_of(error):
-                yield from _leaves(each)
-        case _:
-            yield error
-
-
-def _comes_from(error: BaseException | None, types: tuple[type[BaseException], ...]) -> bool:
-    """Whether an error is one of ``types``, or was raised from one."""
-    while error is not None:
-        if isinstance(error, types):
-            return True
-        error = error.__cause__
-    return False
-
-
 def _failed(text: str) -> BaseException:
     """A failure that pytest shows as this text, without a traceback."""
     return pytest.fail.Exception(f"cancel_sweep: {text}", pytrace=False)
-
-
-def _quoted(error: BaseException) -> str:
-    """An error as text below a violation's dash."""
-    lines = f"{type(error).__name__}: {error}".splitlines()
-    if len(lines) > _QUOTED_LINES:
-        lines[_QUOTED_LINES:] = ["…"]
-    return "\n      ".join(lines)
 
 
 def _told(outcome: Outcome, position: Replay) -> str:

@@ -81,6 +81,7 @@ class SweepReport:
       end_states: how many positions ended in each end state.
       failures: where something was violated.
       cpu_seconds: CPU time of the whole sweep, all threads.
+      unswept: what was not swept although it was asked for, with the reason, in sentences.
     """
 
     positions: int
@@ -91,11 +92,12 @@ class SweepReport:
     end_states: Mapping[Hashable, int]
     failures: tuple[Failure, ...]
     cpu_seconds: float
+    unswept: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was violated."""
-        return not self.failures
+        """Whether there were positions, and nothing was violated at any of them."""
+        return self.positions > 0 and not self.failures
 
     @property
     def violations(self) -> tuple[str, ...]:
@@ -115,9 +117,14 @@ class SweepReport:
         if self.skipped:
             share = self.positions / (self.positions + self.skipped)
             lines.append(f"{self.skipped} positions left out: {share:.1%} covered")
+        if self.positions == 0:
+            why = "; ".join(self.unswept) or "no fault had a position"
+            lines.append(f"nothing was swept: {why}")
+        else:
+            lines += [f"not swept: {what}" for what in self.unswept]
         if self.ok:
             lines.append("no violation")
-        else:
+        elif self.failures:
             lines.append(f"{len(self.failures)} positions with violations:")
             lines += [failure.render() for failure in self.failures[:_SHOWN_FAILURES]]
             if len(self.failures) > _SHOWN_FAILURES:
@@ -149,6 +156,7 @@ class SweepReport:
                     for failure in self.failures
                 ],
                 "cpu_seconds": self.cpu_seconds,
+                "unswept": self.unswept,
             },
             indent=2,
         )

@@ -227,6 +227,24 @@ class SessionLedger:
             if result is None and number in self.calls:
                 self.calls[number].forgotten = True
 
+    def history_was_compacted(
+        self, gone: Sequence[v.Message], kept: Sequence[v.Message], mark: str
+    ) -> None:
+        """A summary with ``mark`` stands for ``gone`` now, in front of ``kept``.
+
+        What is gone is there again when a crash takes the compaction back.
+        """
+        self.history_was_trimmed(gone)
+        behind = set(marks_of(kept))
+        places = [place for place, item in enumerate(self.items) if item.mark in behind]
+        self.items.insert(places[0] if places else len(self.items), Item(mark))
+
+    def history_was_trimmed(self, gone: Sequence[v.Message]) -> None:
+        """``gone`` was taken out; a crash may bring it back."""
+        marks = set(marks_of(gone))
+        for item in self.items:
+            item.sure = item.sure and item.mark not in marks
+
     def power_was_cut(self) -> None:
         """What the model was not told may be gone; what it was told is there."""
         for truth in self.calls.values():

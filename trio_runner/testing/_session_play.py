@@ -16,10 +16,12 @@ import trio
 import trio_runner as tr
 import trio_runner.events as ev
 import trio_runner.testing.strategies as plans
+from trio_runner._core.compaction import is_summary
 from trio_runner.testing._outcome import Case, Outcome, holds
 from trio_runner.testing._session_ledger import (
     CallTruth,
     SessionLedger,
+    marks_of,
     number_of,
     valid,
 )
@@ -223,8 +225,11 @@ class SessionPlay:
                 history = agent.history
                 first = step.first % (len(history) + 1)
                 last = len(history) if step.size is None else first + step.size
-                summary = (tr.Message.user("summary"),) if step.summary else ()
-                self._load((*summary, *history[first:last]))
+                self._load(history[first:last])
+            case plans.CompactPlan():
+                self._compact(step)
+            case plans.TrimPlan():
+                self._trim(step)
             case plans.ClearPlan():
                 ledger.history_was_replaced()
                 ledger.turn_items = None
@@ -251,6 +256,35 @@ class SessionPlay:
         )
         if not list(valid("", given)) and self.agent.history != given:
             self._problems.append(f"C2: {given} was loaded, and is now {self.agent.history}")
+
+    def _compact(self, plan: plans.CompactPlan) -> None:
+        agent, before = self.agent, self.agent.history
+        at = None if plan.at is None else plan.at % (len(before) + 1)
+        try:
+            cut = agent.choose_cut(keep=plan.keep, at=at)
+        except tr.HistoryError as error:
+            if at is None or _begins_a_step(before, at):
+                self._problems.append(f"a cut of {before} by {plan} was refused: {error}")
+            return
+        if cut is None:
+            return
+        mark = self.ledger.new_mark("note")
+        agent.compact(cut, mark)
+        gone, kept = before[cut.start : cut.stop], before[cut.stop :]
+        self.ledger.history_was_compacted(gone, kept, mark)
+        summary = agent.history[cut.start]
+        if agent.history != (*before[: cut.start], summary, *kept) or summary.text != mark:
+            self._problems.append(f"{before} was cut by {plan}, and is now {agent.history}")
+
+    def _trim(self, plan: plans.TrimPlan) -> None:
+        before = self.agent.history
+        count = self.agent.trim(keep=plan.keep)
+        stayed = {id(message) for message in self.agent.history}
+        gone = [message for message in before if id(message) not in stayed]
+        self.ledger.history_was_trimmed(gone)
+        spoken = [each for each in marks_of(gone) if not each.startswith("re")]
+        if len(gone) != count or spoken:
+            self._problems.append(f"{plan} took {count}, with {spoken}, of {before}: {gone}")
 
     # --- a turn -----------------------------------------------------------------------
 
@@ -362,6 +396,11 @@ class SessionPlay:
             return
         if state.messages != self.agent.history:
             yield f"memory and session differ: {self.agent.history} and {state.messages}"
+        whole = tr.full_history(self.journal.stored(SESSION))
+        yield from valid("the full history", whole)
+        rest = iter(whole)
+        if not all(message in rest for message in state.messages if not is_summary(message)):
+            yield f"C3: not all of {state.messages} is in the full history {whole}"
         ledger.session_was_closed(self.agent.history)
 
     # --- crashes ------------------------------------------------------------------------
@@ -404,6 +443,14 @@ class _Watched:
             await self.behaviour.act(runner, subject)
         finally:
             self.ledger.problems += valid("the history behind a hook", runner.history)
+
+
+def _begins_a_step(messages: Sequence[tr.Message], at: int) -> bool:
+    """Whether message ``at`` may be the first that stays: behind templates, and not in a step."""
+    if at == 0 or messages[at - 1].template:
+        return False
+    parts = at < len(messages) and (messages[at].tool_results or "attached_by" in messages[at].meta)
+    return not parts
 
 
 def _behaviour(truth: CallTruth) -> plans.ToolBehaviour:

@@ -17,8 +17,9 @@ from typing import Protocol
 import attrs
 import trio
 
+from trio_runner.testing._options import at_least_one, listed, spread
 from trio_runner.testing._outcome import Case, Outcome
-from trio_runner.testing._sweep import replay, spread, sweep
+from trio_runner.testing._sweep import replay, sweep
 from trio_runner.testing._trials import Ending, Trial
 
 
@@ -87,7 +88,8 @@ def _case_of(trial: Trial) -> Case:
         )
         return ()
 
-    return Case(trial.run, check)
+    # The rules judge; what a run raises is for them to see, too.
+    return Case(trial.run, check, judge=False, may_raise=(BaseException,))
 
 
 @attrs.define
@@ -215,7 +217,13 @@ class _LiveHarness(trio.abc.Instrument):
 def make_stage(
     *, real_time: bool, seeds: Iterable[int], max_positions: int | None, hang_after: float
 ) -> Stage:
-    """The stage that a kit's options ask for."""
+    """The stage that a kit's options ask for.
+
+    Raises:
+      ValueError: an option leaves nothing to run.
+    """
+    at_least_one(max_positions=max_positions)
+    seed_list = listed("seeds", seeds)
     if real_time:
         return LiveStage(12 if max_positions is None else max_positions, hang_after)
-    return MockStage(tuple(seeds), max_positions)
+    return MockStage(seed_list, max_positions)

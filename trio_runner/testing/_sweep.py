@@ -5,7 +5,8 @@ their outcomes become a report. How one position runs is `_position.py`.
 
 A sweep first runs the case without a fault, for each seed: that tells how many
 steps there are. Then it runs it once for each fault and step. For a pair it
-does so again from where the first fault has led. Every run repeats the steps
+does so again from where the first fault has led. At the end it runs it without a
+fault again. Every run repeats the steps
 of the run before it up to its fault; the engine compares them, and refuses a
 case that is not deterministic, since its positions would mean nothing.
 """
@@ -13,31 +14,35 @@ case that is not deterministic, since its positions would mean nothing.
 from __future__ import annotations
 
 import collections
-import contextlib
-import gc
 import random
-import sys
 import time
-import warnings
-from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
-from typing import Any, TextIO
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
 import attrs
-import trio
 
-from trio_runner.testing._determinism import threads_inline
-from trio_runner.testing._faults import (
-    Fault,
-    Landing,
-    SweepError,
-    as_fault,
-    default_sigint_handler,
+from trio_runner.testing._faults import Fault, Landing, SweepError, as_fault
+from trio_runner.testing._judge import judge, replay_text
+from trio_runner.testing._options import (
+    as_faults,
+    as_pairs,
+    at_least_one,
+    listed,
+    spread,
 )
-from trio_runner.testing._outcome import Case, Outcome, chain_of, describe
-from trio_runner.testing._position import LineTracer, Options, Planned, run_position
+from trio_runner.testing._outcome import Case, Outcome, describe, errors_in, quoted
+from trio_runner.testing._probe import LineTracer, Options, Planned
 from trio_runner.testing._report import Failure, SweepReport
+from trio_runner.testing._surroundings import Surroundings, surroundings
 
 DEFAULT_FAULTS = ("cancel", "deadline", "crash", "sigint")
+#: After so many runs that take seconds to be thrown out no further position is run, and how many
+#: task steps take that long.
+_STUCK_AT_MOST = 3
+_MANY_STEPS = 10_000
+_MADE_ANEW = (
+    "make_case must make everything anew, and use no thread, clock or random number that the "
+    "sweep does not know of, and no I/O"
+)
 
 
 def sweep(
@@ -58,8 +63,9 @@ def sweep(
     """Run a case with a fault before every task step, and check what is left each time.
 
     Call it outside trio. Each position is a trio run of its own, on a mock
-    clock that jumps, with `trio.to_thread.run_sync` done inline. The operation
-    runs in the main task; the fault comes from outside it.
+    clock that jumps; functions of `trio.to_thread` run while everything else waits
+    for them. The operation runs in the main task; the fault comes from outside it.
+    A moment at which every task waits counts as a step.
 
     The faults that have a name come before a task step:
 
@@ -96,14 +102,18 @@ def sweep(
       max_steps: task steps after which it does.
 
     Raises:
-      SweepError: the sweep could not do its work; it then shows nothing.
+      SweepError: the sweep could not do its work, or the run without a fault raised
+        something; it then shows nothing.
+      ValueError, TypeError: an argument makes no sense.
     """
-    chosen = [as_fault(fault) for fault in faults]
-    chosen_pairs = [(as_fault(first), as_fault(second)) for first, second in pairs]
-    seed_list = tuple(seeds)
-    pair_seed_list = seed_list if pair_seeds is None else tuple(pair_seeds)
+    chosen, chosen_pairs = as_faults(faults), as_pairs(pairs)
+    seed_list = listed("seeds", seeds)
+    pair_seed_list = seed_list if pair_seeds is None else listed("pair_seeds", pair_seeds)
+    if not chosen and not chosen_pairs:
+        raise ValueError("faults and pairs are both empty; expected a fault to sweep with")
     if not 0 < sample <= 1:
         raise ValueError(f"sample is {sample!r}; expected a share above 0, at most 1")
+    at_least_one(max_positions=max_positions, max_failures=max_failures, max_steps=max_steps)
     everything = [*chosen, *(fault for pair in chosen_pairs for fault in pair)]
     needs_signal = any(fault.needs_signal for fault in everything)
     options = Options(
@@ -112,8 +122,8 @@ def sweep(
         hang_after=hang_after,
         max_steps=max_steps,
     )
-    with surroundings(needs_signal=needs_signal) as trouble:
-        runner = Runner(make_case, options, trouble, max_failures)
+    with surroundings(needs_signal=needs_signal) as around:
+        runner = Runner(make_case, options, around, max_failures)
         runner.seams = frozenset(fault.seam for fault in everything if fault.seam is not None)
         for seed in dict.fromkeys([*seed_list, *pair_seed_list]):
             singles = chosen if seed in seed_list else []
@@ -125,7 +135,9 @@ def sweep(
                 ]
                 if in_child and not ours and not our_pairs:
                     continue
-                clean = runner.run((), seed, in_child=in_child)
+                clean = runner.run_clean(seed, in_child=in_child)
+                if clean is None:
+                    break
                 for fault in ours:
                     _sweep_one(runner, fault, seed, clean, max_positions)
                 # How far a run goes after a first fault is known only from running it.
@@ -135,6 +147,7 @@ def sweep(
                         firsts[first] = _runs_with(runner, first, seed, clean)
                     pair = (first, second)
                     _sweep_pair(runner, pair, seed, firsts[first], sample, max_positions)
+                runner.check_again(seed, clean)
         return runner.report()
 
 
@@ -162,36 +175,8 @@ def replay(
         in_child=any(entry.fault.in_child for entry in planned),
     )
     needs_signal = any(entry.fault.needs_signal for entry in planned)
-    with surroundings(needs_signal=needs_signal) as trouble:
-        return judge(make_case(), planned, seed, options, trouble)
-
-
-def judge(
-    case: Case,
-    plan: Sequence[Planned],
-    seed: int,
-    options: Options,
-    trouble: list[str],
-    tracer: LineTracer | None = None,
-) -> Outcome:
-    """Run a position and add the violations that the case's check finds."""
-    outcome = run_position(case, plan, seed, options, trouble, tracer)
-    if outcome.broken is not None:
-        # The tasks that trio had to drop are taken apart here, with much noise, and not
-        # in somebody else's hands. Their tracebacks would keep them alive.
-        for broken in (outcome.broken, outcome.raised):
-            for exc in chain_of(broken):
-                exc.__traceback__ = None
-        gc.collect()
-    found: list[str] = []
-    try:
-        found.extend(case.check(outcome))
-    except AssertionError as exc:
-        found.append(f"check failed: {exc}")
-    except Exception as exc:
-        exc.add_note(f"raised by the case's check after {_replay_line(plan, seed, options)}")
-        raise
-    return attrs.evolve(outcome, violations=(*outcome.violations, *found))
+    with surroundings(needs_signal=needs_signal) as around:
+        return judge(make_case, planned, seed, options, around)
 
 
 class Runner:
@@ -201,7 +186,7 @@ class Runner:
         self,
         make_case: Callable[[], Case],
         options: Options,
-        trouble: list[str],
+        around: Surroundings,
         max_failures: int | None,
         *,
         replay_words: Sequence[str] = (),
@@ -209,21 +194,37 @@ class Runner:
         self.skipped = 0
         #: The seams that the faults need.
         self.seams: frozenset[str] = frozenset()
+        #: What was not swept, and why.
+        self.unswept: dict[str, None] = {}
         self._replay_words = replay_words
         self._make_case = make_case
         self._options = options
-        self._trouble = trouble
+        self._around = around
         self._max_failures = max_failures
         self._seeds: dict[int, None] = {}
         self._clean_runs = 0
         self._counts: collections.Counter[str] = collections.Counter()
         self._end_states: collections.Counter[Hashable] = collections.Counter()
+        #: That of the last run.
+        self._end_state: Hashable = None
         self._failures: list[Failure] = []
+        self._announced: dict[str, Fault] = {}
+        #: Those of the runs without a fault, by seed and by whether it was in a child.
+        self._clean_end_states: dict[tuple[int, bool], Hashable] = {}
+        #: Runs that took very long to be thrown out.
+        self._stuck = 0
         self._began = time.process_time()
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether so many runs took seconds to be thrown out that it makes no sense to go on."""
+        return self._stuck >= _STUCK_AT_MOST
 
     @property
     def full(self) -> bool:
         """Whether no further position should run, since enough of them failed."""
+        if self.is_stuck:
+            return True
         return self._max_failures is not None and len(self._failures) >= self._max_failures
 
     def run(
@@ -236,20 +237,23 @@ class Runner:
         count: bool = True,
         in_child: bool = False,
     ) -> Outcome:
-        """Run one position; ``base`` is the run it must repeat up to its last fault."""
-        case = self._make_case()
-        if not self.seams <= case.seams.keys():
-            missing = sorted(self.seams - case.seams.keys())
-            raise SweepError(
-                f"the faults need the seams {missing}, and the case has {sorted(case.seams)}; "
-                "give it those in Case(seams=…), or leave these faults out"
-            )
+        """Run one position; ``base`` is the run it must repeat up to its last fault.
+
+        Returns:
+          The outcome without what would keep the case alive.
+
+        Raises:
+          SweepError: the run did not repeat ``base``, or raised without a fault.
+        """
         options = self._options
         if in_child or (base is not None and base.in_child):
             options = attrs.evolve(options, in_child=True)
-        outcome = judge(case, plan, seed, options, self._trouble, tracer)
-        if base is not None:
+        outcome = judge(
+            self._make_case, plan, seed, options, self._around, tracer, look=self._look, keep=False
+        )
+        if base is not None and plan:
             _compare(base, outcome, plan)
+        self._count_stuck(outcome)
         if not count:
             return outcome
         self._seeds[seed] = None
@@ -257,15 +261,78 @@ class Runner:
             self._counts["+".join(outcome.faults)] += 1
         else:
             self._clean_runs += 1
-        self._end_states[(case.end_state or describe)(outcome)] += 1
+        self._end_states[self._end_state] += 1
         if outcome.violations:
-            line = _replay_line(plan, seed, self._options, self._replay_words)
+            line = replay_text(plan, seed, self._options, self._replay_words)
             self._failures.append(Failure(seed, outcome.landings, outcome.violations, line))
         return outcome
 
-    def announce(self, faults: str) -> None:
-        """Have the report name these faults, also when they have no position."""
-        self._counts[faults] += 0
+    def _look(self, case: Case, outcome: Outcome) -> None:
+        """Look at a run while its case is still there."""
+        if not self.seams <= case.seams.keys():
+            missing = sorted(self.seams - case.seams.keys())
+            raise SweepError(
+                f"the faults need the seams {missing}, and the case has {sorted(case.seams)}; "
+                "give it those in Case(seams=…), or leave these faults out"
+            )
+        if not outcome.landings:
+            _check_clean(case, outcome)
+        self._end_state = (case.end_state or describe)(outcome)
+
+    def _count_stuck(self, outcome: Outcome) -> None:
+        if not outcome.hung or (outcome.broken is None and len(outcome.trace) < self._many):
+            return
+        self._stuck += 1
+        if self._stuck == _STUCK_AT_MOST:
+            self.unswept[
+                f"what came after {_STUCK_AT_MOST} runs that did not stop when they were told to, "
+                "since each costs seconds"
+            ] = None
+
+    @property
+    def _many(self) -> int:
+        return min(_MANY_STEPS, self._options.max_steps)
+
+    def run_clean(
+        self, seed: int, *, in_child: bool = False, tracer: LineTracer | None = None
+    ) -> Outcome | None:
+        """The run without a fault; None when it has a violation: then there is nothing to sweep."""
+        failed = len(self._failures)
+        clean = self.run((), seed, in_child=in_child, tracer=tracer)
+        if len(self._failures) == failed and not clean.hung:
+            self._clean_end_states[seed, in_child] = self._end_state
+            return clean
+        self.unswept[f"seed {seed}: its run without a fault has a violation already"] = None
+        return None
+
+    def check_again(self, seed: int, clean: Outcome) -> None:
+        """Run once more without a fault, and compare the whole of it with the first time.
+
+        Raises:
+          SweepError: it was another run: what one run leaves shows in the next.
+        """
+        if self.full:
+            return
+        first = self._clean_end_states.get((seed, clean.in_child))
+        again = self.run((), seed, in_child=clean.in_child, count=False)
+        for name, before, now in (
+            ("steps", clean.trace, again.trace),
+            ("calls", clean.calls, again.calls),
+            ("end state", first, self._end_state),
+        ):
+            if before != now:
+                raise SweepError(
+                    f"the case is not deterministic: with seed {seed} its run without a fault "
+                    f"had other {name} when it was run again at the end ({now!r}, before "
+                    f"{before!r}). {_MADE_ANEW}"
+                )
+
+    def announce(self, *faults: Fault) -> None:
+        """Have the report name a fault, or a pair, also when it has no position."""
+        name = "+".join(fault.name for fault in faults)
+        self._counts[name] += 0
+        if len(faults) == 1:
+            self._announced[name] = faults[0]
 
     def report(self) -> SweepReport:
         """What came of it."""
@@ -278,16 +345,15 @@ class Runner:
             end_states=dict(self._end_states),
             failures=tuple(self._failures),
             cpu_seconds=time.process_time() - self._began,
+            unswept=(*self.unswept, *self._never_called()),
         )
 
-
-def spread(total: int, at_most: int | None) -> list[int]:
-    """``range(total)``, or ``at_most`` numbers spread evenly over it, first and last included."""
-    if at_most is None or total <= at_most:
-        return list(range(total))
-    if at_most < 2:
-        return list(range(at_most))
-    return [round(i * (total - 1) / (at_most - 1)) for i in range(at_most)]
+    def _never_called(self) -> Iterable[str]:
+        """Faults that had no place in any run."""
+        for name, count in self._counts.items():
+            fault = self._announced.get(name)
+            if count == 0 and fault is not None and fault.seam is not None and not self.full:
+                yield f"{name}: the case never passed the seam {fault.seam!r}"
 
 
 def _positions(base: Outcome, fault: Fault, after: Landing | None = None) -> range:
@@ -301,7 +367,7 @@ def _positions(base: Outcome, fault: Fault, after: Landing | None = None) -> ran
 def _sweep_one(
     runner: Runner, fault: Fault, seed: int, clean: Outcome, max_positions: int | None
 ) -> None:
-    runner.announce(fault.name)
+    runner.announce(fault)
     there = _positions(clean, fault)
     kept = spread(len(there), max_positions)
     runner.skipped += len(there) - len(kept)
@@ -313,12 +379,13 @@ def _sweep_one(
 
 
 def _runs_with(runner: Runner, fault: Fault, seed: int, clean: Outcome) -> list[Outcome]:
-    """A run for each position of a fault, without what would keep the case alive."""
-    runs = [
-        runner.run([Planned.of(fault, position)], seed, base=clean, count=False)
-        for position in _positions(clean, fault)
-    ]
-    return [attrs.evolve(run, raised=None, value=None) for run in runs]
+    """A run for each position of a fault."""
+    runs: list[Outcome] = []
+    for position in _positions(clean, fault):
+        if runner.is_stuck:
+            break
+        runs.append(runner.run([Planned.of(fault, position)], seed, base=clean, count=False))
+    return runs
 
 
 def _sweep_pair(
@@ -330,7 +397,7 @@ def _sweep_pair(
     max_positions: int | None,
 ) -> None:
     first, second = pair
-    runner.announce(f"{first.name}+{second.name}")
+    runner.announce(first, second)
     positions = [
         (base, one, two)
         for one, base in enumerate(bases)
@@ -358,77 +425,18 @@ def _compare(base: Outcome, outcome: Outcome, plan: Sequence[Planned]) -> None:
         return
     raise SweepError(
         f"the case is not deterministic: with seed {outcome.seed} it did not repeat its steps up "
-        f"to {plan[-1].unit} {plan[-1].position}. make_case must make everything anew, and use no "
-        "real thread, clock, random number or I/O"
+        f"to {plan[-1].unit} {plan[-1].position}. {_MADE_ANEW}"
     )
 
 
-def _replay_line(
-    plan: Sequence[Planned], seed: int, options: Options, more_words: Sequence[str] = ()
-) -> str:
-    by_line = bool(plan) and plan[0].unit == "line"
-    words = ["make_case"]
-    if by_line:
-        words += [str(entry.position) for entry in plan]
-    else:
-        words += [f"({entry.fault.name!r}, {entry.position})" for entry in plan]
-    words += [*more_words, f"seed={seed}"]
-    defaults = Options(restrict_ki=by_line)
-    words += [
-        f"{field.name}={getattr(options, field.name)!r}"
-        for field in attrs.fields(Options)
-        if getattr(options, field.name) != getattr(defaults, field.name)
-    ]
-    return f"{'replay_line' if by_line else 'replay'}({', '.join(words)})"
-
-
-@contextlib.contextmanager
-def surroundings(*, needs_signal: bool) -> Generator[list[str]]:
-    """Set the process up for a sweep and put everything back.
-
-    Gives the list that collects warnings of two kinds and unraisable errors:
-    coroutines never awaited and things not closed are found there.
-    """
-    trouble: list[str] = []
-    with contextlib.ExitStack() as stack:
-        if needs_signal:
-            stack.enter_context(default_sigint_handler())
-        stack.enter_context(threads_inline())
-        stack.enter_context(_collected(trouble))
-        yield trouble
-
-
-@contextlib.contextmanager
-def _collected(trouble: list[str]) -> Generator[None]:
-    show = warnings.showwarning
-    unraisable_hook = sys.unraisablehook
-
-    def collect(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
-    ) -> None:
-        if issubclass(category, (RuntimeWarning, ResourceWarning)):
-            trouble.append(f"{category.__name__}: {message}")
-        else:
-            show(message, category, filename, lineno, file, line)
-
-    def collect_unraisable(args: Any) -> None:
-        trouble.append(f"unraisable in {args.object!r}: {args.exc_value!r}")
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", RuntimeWarning)
-        warnings.simplefilter("always", ResourceWarning)
-        # Whoever asks for strict_groups=False knows.
-        warnings.filterwarnings(
-            "ignore", ".*strict_exception_groups=False", trio.TrioDeprecationWarning
-        )
-        warnings.showwarning = collect
-        sys.unraisablehook = collect_unraisable
-        try:
-            yield
-        finally:
-            sys.unraisablehook = unraisable_hook
+def _check_clean(case: Case, outcome: Outcome) -> None:
+    """Refuse a run without a fault that raises: it shows nothing but that."""
+    error = outcome.raised
+    if error is None or outcome.hung or outcome.broken is not None:
+        return
+    strays = [each for each in errors_in(error) if not isinstance(each, case.may_raise)]
+    if strays and not isinstance(error, case.may_raise):
+        raise SweepError(
+            f"the run without a fault raised {type(strays[0]).__name__}: {quoted(strays[0])}; "
+            "nothing was swept. Mend it, or say Case(may_raise=…) when it is meant to"
+        ) from error

@@ -13,21 +13,31 @@ from typing import Final, Literal, Protocol, get_args
 
 import trio
 
+import trio_runner._core.errors as errors
 import trio_runner._core.records as records
+import trio_runner._core.values as v
+import trio_runner._shell.leaving as leaving
 import trio_runner.abc as abc
+from trio_runner._core.params import DEFAULT_PARAMS, RequestParams
 from trio_runner._journal.memory import Fate, MemoryJournal
 from trio_runner._shell.agent import ToolAgent
 from trio_runner._shell.hooks import ToolRunnerHooks
+from trio_runner.testing._determinism import cancel_from_here
 from trio_runner.testing._outcome import Case, Outcome
-from trio_runner.testing._witness import Witness
-from trio_runner.testing.contract import CONTRACT, Check, Evidence, Ledger, check_contract
+from trio_runner.testing._witness import Witness, check_log
+from trio_runner.testing.contract import (
+    CONTRACT,
+    PLAIN_STATUSES,
+    Check,
+    Evidence,
+    Ledger,
+    check_contract,
+)
 
 #: The ways to drive a turn.
 Drive = Literal["until_done", "async_for", "break", "generate"]
 DRIVES: Final[tuple[Drive, ...]] = get_args(Drive)
 SESSION: Final = "swept"
-# Seconds after which a run gives up on a journal that never even opens.
-_PATIENCE: Final = 200.0
 
 
 class ReadableJournal(abc.Journal, Protocol):
@@ -52,6 +62,9 @@ class TurnCases(abstract.ABC):
       checks: the promises to hold.
     """
 
+    #: Seconds after which a run gives up, on a journal that never opens for instance.
+    patience: float = 3000.0
+
     def __init__(
         self,
         drive: Drive = "until_done",
@@ -64,16 +77,22 @@ class TurnCases(abstract.ABC):
         own_errors: tuple[type[BaseException], ...] = (),
         checks: Mapping[str, Check] = CONTRACT,
     ) -> None:
+        if drive not in DRIVES:
+            raise ValueError(f"drive is {drive!r}; expected one of {list(DRIVES)}")
         self.witness: Witness = Witness()
         #: The agent and the journal (None: it has none) of the newest case.
         self.agent: ToolAgent
         self.journal: ReadableJournal | None = None
         self._drive_name: Drive = drive
+        #: With ``break``: after how many messages it leaves, and whether the turn went on then.
+        self._leave_after = 2
+        self._left_early = False
         self._prompt = prompt
         self._delay: Fate = delay
         self._grace = grace
         self._watched = watched
         self._exact_starts = exact_starts
+        self._before = 0
         self._own_errors = own_errors
         self._checks = MappingProxyType(dict(checks))
 
@@ -91,9 +110,17 @@ class TurnCases(abstract.ABC):
         return self.witness.ledger
 
     def __call__(self) -> Case:
-        """A new case."""
+        """A new case.
+
+        Raises:
+          SweepError: the library's log is switched off, and C7 reads it.
+        """
+        if "C7" in self._checks:
+            check_log()
         self.witness = Witness()
+        self._left_early = False
         self.make()
+        self._before = len(self.agent.history)
         seams = {
             name: seam
             for name, seam in self.witness.seams.items()
@@ -105,6 +132,7 @@ class TurnCases(abstract.ABC):
             self.check,
             end_state=self.end_state,
             seams=seams,
+            may_raise=self._may_raise(),
             judge=False,  # the contract says it, by promise
         )
 
@@ -113,14 +141,18 @@ class TurnCases(abstract.ABC):
     async def run(self) -> object:
         """Drive the turn once; what a sweep calls."""
         self.witness.listen()
-        # The deadline is for a journal that never opens; nothing else takes so long.
-        with trio.move_on_after(_PATIENCE):
-            async with self.agent:
-                try:
-                    return await self._drive()
-                finally:
-                    if self.agent.conversation.turns:
-                        self.witness.left()
+        self.ledger.is_cancelled = cancel_from_here()
+        try:
+            with trio.move_on_after(self.patience) as scope:
+                async with self.agent:
+                    try:
+                        return await self._drive()
+                    finally:
+                        if self.agent.conversation.turns:
+                            self.witness.left()
+        finally:
+            self.witness.all_left()
+        self.ledger.gave_up = scope.cancelled_caught
         return None
 
     async def _drive(self) -> object:
@@ -144,7 +176,9 @@ class TurnCases(abstract.ABC):
                     async for message in runner:
                         self.witness.hand_out(message)
                         count += 1
-                        if count == 2 and self._drive_name == "break":
+                        if count == self._leave_after and self._drive_name == "break":
+                            self._left_early = runner.end_reason is None
+                            self.ledger.stops()
                             break
                 return count
 
@@ -159,19 +193,54 @@ class TurnCases(abstract.ABC):
     def evidence(self, outcome: Outcome | None) -> Evidence:
         """What the newest case left behind."""
         self.witness.stop()
+        agent = self.agent
+        params = agent.config.params.over(DEFAULT_PARAMS)
         return Evidence(
             ledger=self.witness.ledger,
             outcome=outcome,
-            history=self.agent.history,
-            last_turn=self.agent.last_turn,
-            busy=self.agent.conversation.is_busy,
+            history=agent.history,
+            last_turn=agent.last_turn,
+            busy=agent.conversation.is_busy,
             stored=None if self.journal is None else self.journal.stored(SESSION),
-            journal_failed=self._delay == "hang" or self.witness.journal_failed,
+            journal_failed=self._journal_failed,
             grace=self._grace,
-            left_early=self._drive_name == "break",
+            left_early=self._left_early,
+            handed="all" if self._drive_name in ("async_for", "break") else "last",
+            before=self._before,
+            statuses=self._statuses(params),
+            max_result_bytes=params.max_result_bytes,
             exact_starts=self._exact_starts,
-            own_errors=self._own_errors,
+            own_errors=self._may_raise(),
         )
+
+    @property
+    def _journal_failed(self) -> bool:
+        delay = self._delay
+        # A commit that takes longer than grace is given up, as the contract says.
+        too_slow = delay == "hang" or (isinstance(delay, float | int) and delay > self._grace)
+        return too_slow or self.witness.journal_failed
+
+    def _may_raise(self) -> tuple[type[BaseException], ...]:
+        """The types of errors that may leave the run, as the agent is made."""
+        config, found = self.agent.config, self._own_errors
+        if config.params.over(DEFAULT_PARAMS).turn_timeout is not None:
+            found += (leaving.TurnTimeoutError,)
+        if config.durability == "strict" and self._journal_failed:
+            found += (errors.JournalError,)
+        return found
+
+    def _statuses(self, params: RequestParams) -> frozenset[v.CallStatus]:
+        """What can become of a call, as the agent is made."""
+        found = PLAIN_STATUSES
+        timeouts = (params.tool_timeout, params.turn_timeout, self.witness.tool_timeout)
+        if any(timeout is not None for timeout in timeouts):
+            found |= {v.CallStatus.TIMED_OUT}
+        if self.agent.config.hooks or getattr(self.agent, "tool_runner_hooks", None):
+            # Only a hook can deny a call, or cancel it alone.
+            found |= {v.CallStatus.DENIED, v.CallStatus.CANCELLED}
+        if self.witness.seams["hook"].raised:
+            found |= {v.CallStatus.DENIED}  # a guard that fails guards all the same
+        return found
 
     def check(self, outcome: Outcome) -> Iterator[str]:
         """Yield a sentence for each promise of C1-C9 that does not hold."""

@@ -8,27 +8,58 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import attrs
 import trio
 
+import trio_runner._core.errors as errors
 import trio_runner._core.events as events
 import trio_runner._core.records as records_
 import trio_runner._core.values as v
+import trio_runner._shell.leaving as leaving
 import trio_runner.abc as abc
+from trio_runner._core.validity import history_problems
 from trio_runner._shell.hooks import ToolRunnerHooks, merge_hooks
+from trio_runner._shell.loop_agent import Planned
+from trio_runner._shell.runner import ToolRunner
+from trio_runner.testing._faults import SweepError
 from trio_runner.testing._scripted import request_problems
 from trio_runner.testing._seams import Seam, hang
 from trio_runner.testing.contract import Ledger
+
+T = TypeVar("T")
+#: An agent's own way to run a planned call.
+CallTool: TypeAlias = Callable[[Planned, abc.ToolContext], Awaitable[v.ToolResult]]
 
 _LOG: Final = logging.getLogger("trio_runner")
 #: Records of finished work.
 _WORK: Final = (records_.ModelFinished, records_.ToolFinished)
 #: The seams whose errors must be told somewhere; a tool's error is its result.
 _TOLD_SEAMS: Final = ("journal", "commit", "model", "hook", "observer")
+
+
+def check_log() -> None:
+    """Make sure that what the library logs can be heard: `Witness.listen` depends on it.
+
+    Raises:
+      SweepError: the log is switched off.
+    """
+    if _LOG.isEnabledFor(logging.WARNING):
+        return
+    if _LOG.disabled:
+        why = "its `disabled` is set (logging.config does that, and pytest's --log-disable)"
+    elif _LOG.manager.disable >= logging.WARNING:
+        why = f"logging.disable({_LOG.manager.disable}) was called"
+    else:
+        why = f"its level is {logging.getLevelName(_LOG.getEffectiveLevel())}"
+    raise SweepError(
+        f"the log 'trio_runner' is switched off: {why}. An error that the library can only log "
+        "would look lost (C7); switch it on, and let handlers keep it quiet"
+    )
 
 
 class Witness:
@@ -44,8 +75,12 @@ class Witness:
         names = ("journal", "commit", "model", "hook", "observer", "tool")
         self._seams = {name: Seam() for name in names}
         self._tickets: list[abc.CommitTicket] = []
+        #: Those that hold more than the opening of the session.
+        self._of_turn: list[abc.CommitTicket] = []
         #: Those that hold a reply or a tool's result.
         self._work: list[abc.CommitTicket] = []
+        #: The timeout of a tool that was called and has one of its own, in seconds.
+        self.tool_timeout: float | None = None
         self._handler = _Listener(self.ledger.told)
 
     @property
@@ -103,14 +138,18 @@ class Witness:
         """The turn has been left: note how many commits are open."""
         self.ledger.open_at_leaving = self.open_commits()
 
+    def all_left(self) -> None:
+        """The agent has been left."""
+        self.ledger.left_at = trio.current_time()
+
     def hand_out(self, message: v.Message) -> None:
         """The library gave a message away: note it, and what is not durable by then."""
         self._depends("a message was handed out")
         self.ledger.hand_out(message)
 
     def open_commits(self) -> int:
-        """How many commits have no outcome yet."""
-        return sum(not ticket.done for ticket in self._tickets)
+        """How many commits of the turn have no outcome yet."""
+        return sum(not ticket.done for ticket in self._of_turn)
 
     def _depends(self, what: str) -> None:
         count = sum(not ticket.done for ticket in self._work)
@@ -124,17 +163,54 @@ class Witness:
         self.ledger.begins("a model call")
         self._depends("a model call began")
         problems = request_problems(tuple(request.history), tuple(request.delta))
-        self.ledger.bad_requests += [f"a request: {problem}" for problem in problems]
-        await self._seams["model"].call()
-        return await model.reply(request, emit)
+        self.ledger.bad_histories += [f"a request: {problem}" for problem in problems]
+        try:
+            await self._seams["model"].call()
+            return await model.reply(request, emit)
+        except Exception:
+            self.ledger.stops()
+            raise
 
-    async def _hook(self, _runner: object, _subject: object) -> None:
-        await self._seams["hook"].call()
+    async def _hook(self, runner: ToolRunner, _subject: object) -> None:
+        for name, messages in (
+            ("runner.history", runner.history),
+            ("runner.turn_messages", runner.turn_messages),
+        ):
+            problems = history_problems(messages)
+            self.ledger.bad_histories += [f"{name} in a hook: {problem}" for problem in problems]
+        try:
+            await self._seams["hook"].call()
+        except Exception:
+            self.ledger.stops()
+            raise
 
     async def _call(
         self, tool: abc.Tool, arguments: v.JSONObject, context: abc.ToolContext
     ) -> object:
-        call_id, ledger = context.call_id, self.ledger
+        return await self._watched(
+            tool, context, lambda seen: tool.call(arguments, seen), context.call_id
+        )
+
+    async def call_tool(
+        self, call_tool: CallTool, planned: Planned, context: abc.ToolContext
+    ) -> v.ToolResult:
+        """One call of an agent, with all that its ``call_tool`` does."""
+        tool = planned.tool
+        assert tool is not None
+        return await self._watched(
+            tool, context, lambda seen: call_tool(planned, seen), context.call_id
+        )
+
+    async def _watched(
+        self,
+        tool: abc.Tool,
+        context: abc.ToolContext,
+        fn: Callable[[abc.ToolContext], Awaitable[T]],
+        call_id: str,
+    ) -> T:
+        ledger = self.ledger
+        if tool.timeout is not None:
+            self.tool_timeout = tool.timeout
         if not tool.threaded:
             self.entered(call_id)
         else:
@@ -143,27 +219,41 @@ class Witness:
         try:
             if not tool.threaded:  # what runs in a thread awaits no foreign loop
                 await self._seams["tool"].call()
-            value = await tool.call(arguments, context)
+            value = await fn(context)
         except BaseException as error:
-            if not isinstance(error, (trio.Cancelled, KeyboardInterrupt, SystemExit)):
-                ledger.raised[call_id] = error
+            self._raised(call_id, error)
             raise
         else:
             ledger.returned[call_id] = value
             return value
         finally:
-            ledger.left.add(call_id)
+            ledger.leaves(call_id)
+
+    def _raised(self, call_id: str, error: BaseException) -> None:
+        leaves = list(leaving.leaves(error))
+        if any(isinstance(leaf, leaving.EXITS) for leaf in leaves):
+            return
+        cancelled = any(isinstance(leaf, trio.Cancelled) for leaf in leaves)
+        if cancelled and trio.current_effective_deadline() == -math.inf:
+            return  # the caller's cancel, or that of the call's own scope
+        self.ledger.raised[call_id] = error
+        if any(isinstance(leaf, errors.FatalToolError) for leaf in leaves):
+            self.ledger.stops()
 
     def entered(self, call_id: str) -> None:
         """A tool begins."""
         self.ledger.begins(f"tool call {call_id}")
         self.ledger.entered.add(call_id)
 
+    # --- used by the wrappers of the journal ------------------------------------
+
     def follow(
         self, ticket: abc.CommitTicket, records: Sequence[records_.Record]
     ) -> abc.CommitTicket:
         """Keep an eye on a commit."""
         self._tickets.append(ticket)
+        if any(type(record) is not records_.SessionOpened for record in records):
+            self._of_turn.append(ticket)
         if any(type(record) in _WORK for record in records):
             self._work.append(ticket)
         return ticket
@@ -243,6 +333,7 @@ class _Session:
         self._failing: _Ticket | None = None
         self._hangs = False
         witness.ledger.open_sessions += 1
+        witness.ledger.opened_sessions += 1
 
     @property
     def records(self) -> Sequence[records_.Record]:

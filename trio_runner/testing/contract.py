@@ -13,21 +13,25 @@ case uses `check_contract`, a test of your own may use a single one::
 
 from __future__ import annotations
 
-import asyncio
 import math
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, TypeAlias, cast
 
-import attrs
 import trio
 
 import trio_runner._core.errors as errors
 import trio_runner._core.records as records
 import trio_runner._core.values as v
+import trio_runner._shell.leaving as leaving
+from trio_runner._core.cap import cap_result
+from trio_runner._core.convert import result_from_value
 from trio_runner._core.fold import RecordError, fold
 from trio_runner._core.validity import check_history
-from trio_runner._shell.conversation import LastTurn
+from trio_runner.testing._evidence import PLAIN_STATUSES as PLAIN_STATUSES
+from trio_runner.testing._evidence import Evidence as Evidence
+from trio_runner.testing._evidence import Ledger as Ledger
 from trio_runner.testing._faults import SiblingCrash
 from trio_runner.testing._outcome import (
     Outcome,
@@ -36,101 +40,8 @@ from trio_runner.testing._outcome import (
     left_running,
     lost_cancel,
     lost_interrupt,
-    slow_leaving,
     stray_cancel,
 )
-
-
-@attrs.define
-class Ledger:
-    """What really happened, noted outside the library; a `Witness` keeps it.
-
-    Times are of no interest, only facts: each is noted in the very step in
-    which it becomes true.
-    """
-
-    #: By call id: the tool was entered.
-    entered: set[str] = attrs.field(factory=set[str])
-    #: By call id: what the tool returned, noted as its last statement.
-    returned: dict[str, object] = attrs.field(factory=dict[str, object])
-    #: By call id: what it raised of its own.
-    raised: dict[str, BaseException] = attrs.field(factory=dict[str, BaseException])
-    #: By call id: the tool was left, in any way.
-    left: set[str] = attrs.field(factory=set[str])
-    #: What began although a cancel was in force.
-    late: list[str] = attrs.field(factory=list[str])
-    #: What went ahead of a commit that it depends on.
-    ahead: list[str] = attrs.field(factory=list[str])
-    #: What was wrong with requests to the model.
-    bad_requests: list[str] = attrs.field(factory=list[str])
-    #: Messages handed out, with what they looked like then.
-    handed_out: list[tuple[v.Message, str]] = attrs.field(factory=list[tuple[v.Message, str]])
-    #: Commits that were open when the turn had been left; None when no turn had begun.
-    open_at_leaving: int | None = None
-    #: Sessions of the journal that were open when the agent had been left.
-    open_sessions: int = 0
-    #: Commits that failed.
-    failed_commits: int = 0
-    #: Errors that a planned fault put into the turn.
-    planted: list[BaseException] = attrs.field(factory=list[BaseException])
-    #: Errors that observers or the log were told of.
-    told: list[BaseException] = attrs.field(factory=list[BaseException])
-
-    def begins(self, what: str) -> None:
-        """Note a start that must not be when a cancel is in force. Call it in the task."""
-        try:
-            cancelled = trio.current_effective_deadline() == -math.inf
-        except RuntimeError:  # in a worker thread: it may begin late, and is waited for
-            return
-        if cancelled:
-            self.late.append(what)
-
-    def hand_out(self, message: v.Message) -> None:
-        """Note a message that the library gave away, as it looks now."""
-        self.handed_out.append((message, repr(message)))
-
-
-@attrs.frozen(kw_only=True)
-class Evidence:
-    """What one turn left behind, after the agent was left.
-
-    Attributes:
-      ledger: what really happened.
-      history: the agent's history.
-      last_turn: how its turn ended; None when none began.
-      busy: whether the agent says that a turn is running.
-      outcome: what a sweep saw of the run; None when it was not swept.
-      stored: the records of its session; None without a journal.
-      journal_failed: the journal was made to fail, so it may hold less than memory.
-      grace: seconds that leaving may take; None when nothing is said of it.
-      raises_cancel: the run ends with a checkpoint, so a cancel always leaves it.
-      left_early: the run leaves the turn by itself before its end.
-      before: how many messages the history had before the turn.
-      exact_starts: a call counts as started exactly when its tool was entered.
-        An interrupt at a line may come between the two; the call then counts as
-        started, which is the safe side.
-      own_errors: types of errors that may leave the run, since it raises them.
-    """
-
-    ledger: Ledger
-    history: Sequence[v.Message]
-    last_turn: LastTurn | None
-    busy: bool = False
-    outcome: Outcome | None = None
-    stored: Sequence[records.Record] | None = None
-    journal_failed: bool = False
-    grace: float | None = 5.0
-    raises_cancel: bool = True
-    left_early: bool = False
-    before: int = 0
-    exact_starts: bool = True
-    own_errors: tuple[type[BaseException], ...] = ()
-
-    @property
-    def results(self) -> dict[str, v.ToolResult]:
-        """The tool results in the history, by call id."""
-        return {each.call_id: each for message in self.history for each in message.tool_results}
-
 
 #: A check: yields one sentence for each thing that is wrong.
 Check: TypeAlias = Callable[[Evidence], Iterable[str]]
@@ -148,10 +59,9 @@ def cancel_wins(evidence: Evidence) -> Iterator[str]:
 
 def history_valid(evidence: Evidence) -> Iterator[str]:
     """C2: every history that is let out is valid: in memory, stored, and sent to the model."""
-    yield from evidence.ledger.bad_requests
-    last = evidence.last_turn
+    yield from evidence.ledger.bad_histories
     yield from _problems("the history", evidence.history)
-    yield from _problems("last_turn.messages", last.messages if last is not None else ())
+    yield from _problems("last_turn.messages", evidence.turn_messages)
     if evidence.stored is not None:
         try:
             state = fold(evidence.stored)
@@ -159,38 +69,38 @@ def history_valid(evidence: Evidence) -> Iterator[str]:
             yield f"the session does not open: {error}"
         else:
             yield from _problems("the stored session", state.messages)
-    for call_id in evidence.ledger.entered - evidence.results.keys():
-        yield f"call {call_id} ran and has no result in the history"
+    for call_id in sorted(evidence.ledger.entered - evidence.results.keys()):
+        yield f"call {call_id} ran and has no result"
 
 
 def work_kept(evidence: Evidence) -> Iterator[str]:
     """C3: what a tool returned or raised is its result, in memory and stored, before it is used."""
     ledger = evidence.ledger
     places = [("in memory", evidence.results)]
-    if evidence.stored is not None and not evidence.journal_failed:
-        stored = _stored_history(evidence)
-        if stored is not None:
-            kept = {each.call_id: each for message in stored for each in message.tool_results}
+    stored = _stored_history(evidence)
+    if stored is not None:
+        kept = {each.call_id: each for message in stored for each in message.tool_results}
+        if not any(type(each) is records.HistoryReplaced for each in evidence.stored or ()):
             places.append(("stored", kept))
-            if stored != tuple(evidence.history):
-                yield f"memory and session differ: {tuple(evidence.history)} and {stored}"
+        if stored != tuple(evidence.history):
+            yield f"memory and session differ: {shown(evidence.history)} and {shown(stored)}"
     for where, results in places:
         for call_id, value in ledger.returned.items():
             result = results.get(call_id)
-            if result is None or not _is_result_of(result, value):
-                yield f"call {call_id} returned {value!r}; {where} it is {result}"
+            if result is None or not _is_result_of(result, value, evidence.max_result_bytes):
+                yield f"call {call_id} returned {shown(value)}; {where} it is {shown(result)}"
         for call_id, error in ledger.raised.items():
             result = results.get(call_id)
-            foreign = isinstance(error, asyncio.CancelledError)
-            if result is None or result.status not in (_CUT if foreign else _FAILED):
-                yield f"the tool of call {call_id} raised {error!r}; {where} it is {result}"
+            if result is None or result.status not in _statuses_of(error):
+                yield f"the tool of call {call_id} raised {error!r}; {where} it is {shown(result)}"
     if not evidence.journal_failed:
         yield from ledger.ahead
 
 
 def record_true(evidence: Evidence) -> Iterator[str]:
-    """C4: the status of each call says what happened to it."""
+    """C4: the status of each call says what happened to it, and its text says the same."""
     ledger = evidence.ledger
+    reason = None if evidence.last_turn is None else evidence.last_turn.end_reason
     for call_id, result in evidence.results.items():
         status = result.status
         said = f"call {call_id} has status {status.value}"
@@ -199,12 +109,20 @@ def record_true(evidence: Evidence) -> Iterator[str]:
             yield f"{said}, and its tool did not return"
         elif entered and status in _NEVER_RAN:
             yield f"{said}, and its tool was entered"
-        elif (
-            not entered
-            and status in _BEGAN
-            and (evidence.exact_starts or status is not v.CallStatus.INTERRUPTED)
-        ):
-            yield f"{said}, and its tool was never entered"
+        elif not entered and status in _BEGAN:
+            if evidence.exact_starts or status is not v.CallStatus.INTERRUPTED:
+                yield f"{said}, and its tool was never entered"
+        elif status is v.CallStatus.ERROR and call_id not in (*ledger.raised, *ledger.returned):
+            yield f"{said}, and its tool neither raised nor returned"
+        if status not in evidence.statuses:
+            yield f"{said}, and nothing in this turn can have made it so"
+        if reason is v.EndReason.ANSWERED and status is v.CallStatus.INTERRUPTED:
+            yield f"{said}, and the turn was answered"
+        word = _WORDS.get(status)
+        if word is not None and call_id not in ledger.returned:
+            ran = "had no effect" not in result.text
+            if not result.text.startswith(word) or ran != (status not in _NEVER_RAN):
+                yield f"{said}, and its text says {shown(result.text)}"
 
 
 def nothing_left(evidence: Evidence) -> Iterator[str]:
@@ -212,7 +130,7 @@ def nothing_left(evidence: Evidence) -> Iterator[str]:
     ledger = evidence.ledger
     if evidence.outcome is not None:
         yield from left_running(evidence.outcome)
-    for call_id in ledger.entered - ledger.left:
+    for call_id in sorted(ledger.entered - ledger.left):
         yield f"the tool of call {call_id} is still running"
     if evidence.busy:
         yield "the agent was not freed"
@@ -223,8 +141,11 @@ def nothing_left(evidence: Evidence) -> Iterator[str]:
 def leaving_bounded(evidence: Evidence) -> Iterator[str]:
     """C6: leaving takes ``grace`` at most, and all that could be committed then is."""
     ledger, last = evidence.ledger, evidence.last_turn
-    if evidence.outcome is not None:
-        yield from slow_leaving(evidence.outcome, evidence.grace)
+    if evidence.outcome is not None and evidence.outcome.hung:
+        yield "it did not end by itself"
+    yield from _slow_leaving(evidence)
+    if ledger.gave_up and ledger.opened_sessions:
+        yield "it took so long that the driver of the turn gave up"
     if evidence.journal_failed:
         return
     if ledger.open_at_leaving:
@@ -244,19 +165,21 @@ def errors_told(evidence: Evidence) -> Iterator[str]:
     if outcome is None:
         return
     yield from lost_interrupt(outcome, raises_cancel=evidence.raises_cancel)
-    raised = outcome.raised
     yield from _wrapped(outcome, evidence.own_errors)
     ledger, last = evidence.ledger, evidence.last_turn
+    out = [] if outcome.raised is None else list(leaving.leaves(outcome.raised))
     committed = last.commit_errors if last is not None else ()
-    heard = {id(link) for each in (*ledger.told, *committed, raised) for link in chain_of(each)}
+    # What is told may be wrapped in words that say more; what leaves may not.
+    heard = {id(link) for each in (*ledger.told, *committed) for link in chain_of(each)}
+    heard |= {id(error) for error in out}
     for planted in ledger.planted:
         if id(planted) not in heard:
             yield f"an error was lost: {planted!r}"
-    if isinstance(raised, Exception):
-        known = {id(planted) for planted in ledger.planted}
-        ours = isinstance(raised, (*evidence.own_errors, SiblingCrash))
-        if not ours and not any(id(link) in known for link in chain_of(raised)):
-            yield f"an error of nobody left: {raised!r}"
+    known = {id(planted) for planted in ledger.planted}
+    for error in [] if isinstance(outcome.raised, evidence.own_errors) else out:
+        allowed = isinstance(error, (*evidence.own_errors, SiblingCrash)) or id(error) in known
+        if isinstance(error, Exception) and not allowed:
+            yield f"an error of nobody left: {error!r}"
 
 
 def _wrapped(outcome: Outcome, own_errors: tuple[type[BaseException], ...]) -> Iterator[str]:
@@ -274,31 +197,30 @@ def _wrapped(outcome: Outcome, own_errors: tuple[type[BaseException], ...]) -> I
 
 
 def same_ways(evidence: Evidence) -> Iterator[str]:
-    """C8: however the turn was driven, it ended, and for the reason that it names."""
-    last = evidence.last_turn
+    """C8: however the turn was driven, it ended, for the reason it names, and gave its messages."""
+    last, outcome = evidence.last_turn, evidence.outcome
+    returned = outcome is not None and not outcome.hung and outcome.raised is None
     if last is None:
         if len(evidence.history) > evidence.before:
             yield "a turn began and did not end"
+        elif returned and not evidence.ledger.gave_up:
+            yield "the run returned, and no turn was run"
         return
     reason = last.end_reason
-    answer = evidence.history[-1] if evidence.history else None
+    answer = last.messages[-1] if last.messages else None
     answered = (
         answer is not None
         and answer.role == "assistant"
         and not answer.tool_calls
         and answer.stop_reason in (None, v.StopReason.END_TURN, v.StopReason.STOP_SEQUENCE)
-        and answer in last.messages
     )
-    if answered and reason in (v.EndReason.INTERRUPTED, v.EndReason.TIMED_OUT):
-        yield f"the turn ended {reason.value}, and the answer is there: {answer}"
+    if answered and reason in _STOPPED:
+        yield f"the turn ended {reason.value}, and the answer is there: {shown(answer)}"
     if not answered and reason is v.EndReason.ANSWERED:
-        yield f"the turn ended answered, and the last message is no answer: {answer}"
-    outcome = evidence.outcome
-    if outcome is None or outcome.hung or outcome.raised is not None:
-        return
-    stopped = reason in (v.EndReason.INTERRUPTED, v.EndReason.TIMED_OUT)
-    if stopped != evidence.left_early:
-        yield f"the run returned {outcome.value!r}, and the turn ended {reason.value}"
+        yield f"the turn ended answered, and the last message is no answer: {shown(answer)}"
+    yield from _handed_out(evidence, whole=returned and reason not in _STOPPED)
+    if outcome is not None and returned and (reason in _STOPPED) != evidence.left_early:
+        yield f"the run returned {shown(outcome.value)}, and the turn ended {reason.value}"
 
 
 def values_frozen(evidence: Evidence) -> Iterator[str]:
@@ -335,14 +257,6 @@ def check_contract(evidence: Evidence, checks: Mapping[str, Check] = CONTRACT) -
             yield f"{promise}: {problem}"
 
 
-#: What a tool that raised may be called, and one that a foreign loop cancelled: when the
-#: caller has cancelled as well, that is how a bridged call ends.
-_FAILED: Final = frozenset({v.CallStatus.ERROR})
-_CUT: Final = _FAILED | {
-    v.CallStatus.INTERRUPTED,
-    v.CallStatus.TIMED_OUT,
-    v.CallStatus.CANCELLED,
-}
 #: Statuses of calls whose tool has not run at all, and of those whose tool began.
 _NEVER_RAN: Final = frozenset(
     {
@@ -353,14 +267,70 @@ _NEVER_RAN: Final = frozenset(
         v.CallStatus.OUTPUT_CUT,
     }
 )
-_BEGAN: Final = frozenset(
+_CUT: Final = frozenset({v.CallStatus.TIMED_OUT, v.CallStatus.CANCELLED, v.CallStatus.INTERRUPTED})
+_BEGAN: Final = _CUT | {v.CallStatus.ERROR}
+_STOPPED: Final = (v.EndReason.INTERRUPTED, v.EndReason.TIMED_OUT)
+#: How the text of a result begins that the library made.
+_WORDS: Final = MappingProxyType(
     {
-        v.CallStatus.ERROR,
-        v.CallStatus.TIMED_OUT,
-        v.CallStatus.CANCELLED,
-        v.CallStatus.INTERRUPTED,
+        v.CallStatus.INTERRUPTED: "Interrupted: ",
+        v.CallStatus.NOT_STARTED: "Not started: ",
+        v.CallStatus.TIMED_OUT: "Timed out: ",
+        v.CallStatus.CANCELLED: "Cancelled: ",
+        v.CallStatus.DENIED: "Denied: ",
+        v.CallStatus.UNKNOWN_AFTER_CRASH: "Unknown: ",
+        v.CallStatus.LIMIT_REACHED: "Limit reached: ",
+        v.CallStatus.OUTPUT_CUT: "Output cut: ",
     }
 )
+_SHOWN_CHARACTERS: Final = 300
+
+
+def shown(value: object) -> str:
+    """A value in a sentence, cut when it is long."""
+    text = repr(value)
+    if len(text) <= _SHOWN_CHARACTERS:
+        return text
+    return f"{text[:_SHOWN_CHARACTERS]}… ({len(text)} characters)"
+
+
+def _statuses_of(error: BaseException) -> frozenset[v.CallStatus]:
+    """What a call may be called whose tool raised ``error``."""
+    if isinstance(error, errors.InvalidArgumentsError):
+        return frozenset({v.CallStatus.INVALID_ARGUMENTS})
+    if all(leaving.is_cancellation(leaf) for leaf in leaving.leaves(error)):
+        # A foreign loop's; when the caller has cancelled as well, that is how a bridged call ends.
+        return _BEGAN
+    # A tool that its timeout stops may raise something of its own on the way out.
+    return frozenset({v.CallStatus.ERROR, v.CallStatus.TIMED_OUT, v.CallStatus.CANCELLED})
+
+
+def _slow_leaving(evidence: Evidence) -> Iterator[str]:
+    """From the first interrupt of any kind; while a tool cleans up, it is the tool's time."""
+    ledger, outcome = evidence.ledger, evidence.outcome
+    if evidence.grace is None:
+        return
+    stopped = ledger.stopped_at
+    if outcome is not None and outcome.leave_time is not None:
+        stopped = min(stopped, ledger.left_at - outcome.leave_time)
+    took = ledger.left_at - max(stopped, ledger.last_tool_left_at)
+    if stopped < math.inf and took > evidence.grace + 1e-6:
+        yield f"it took {took:g} s to leave, more than {evidence.grace:g}"
+
+
+def _handed_out(evidence: Evidence, *, whole: bool) -> Iterator[str]:
+    """What the run was given is what the turn's messages are."""
+    given = [message for message, _ in evidence.ledger.handed_out]
+    there = [message for message in evidence.turn_messages if message.role == "assistant"]
+    match evidence.handed:
+        case "last":
+            there = there[-1:]
+        case "all":
+            pass
+        case None:
+            return
+    if given != (there if whole else there[: len(given)]):
+        yield f"the messages handed out are {shown(given)}; the turn has {shown(there)}"
 
 
 def _problems(name: str, messages: Sequence[v.Message]) -> Iterator[str]:
@@ -371,18 +341,29 @@ def _problems(name: str, messages: Sequence[v.Message]) -> Iterator[str]:
 
 
 def _stored_history(evidence: Evidence) -> tuple[v.Message, ...] | None:
-    """The closed steps of the stored session; None when it does not open (which is C2's)."""
+    """The closed steps of the session; None when it does not open, or need not hold the turn."""
+    if evidence.stored is None or evidence.journal_failed:
+        return None
+    if not any(type(record) is records.TurnStarted for record in evidence.stored):
+        return None
     try:
-        return fold(evidence.stored or ()).messages
-    except RecordError:
+        return fold(evidence.stored).messages
+    except RecordError:  # that is C2's
         return None
 
 
-def _is_result_of(result: v.ToolResult, value: object) -> bool:
-    """Whether a result can be what became of a returned value."""
-    if isinstance(value, str):
-        return result.status is v.CallStatus.OK and result.text == value
-    if type(value) is v.ToolResult:
-        return result.content == value.content and result.is_error == value.is_error
-    # Conversion may fail; that, too, is said as the result of a call that did run.
-    return result.status in (v.CallStatus.OK, v.CallStatus.ERROR)
+def _is_result_of(result: v.ToolResult, value: object, max_bytes: int | None) -> bool:
+    """Whether a result is what becomes of a returned value."""
+    if type(value) in _READ_ONCE or hasattr(value, "__next__"):
+        return result.status in (v.CallStatus.OK, v.CallStatus.ERROR)
+    expected = result_from_value(value, call_id=result.call_id, name=result.name, duration=None)
+    if max_bytes is not None:
+        expected = cap_result(expected, max_bytes)
+    return (result.content, result.structured_content, result.is_error) == (
+        expected.content,
+        expected.structured_content,
+        expected.is_error,
+    )
+
+
+_READ_ONCE: Final = (types.GeneratorType, types.CoroutineType)

@@ -29,9 +29,9 @@ import pytest
 
 from trio_runner.testing._pytest_options import CommandLine
 from trio_runner.testing._pytest_options import SweepOptions as SweepOptions
+from trio_runner.testing._pytest_position import Position as Position
 from trio_runner.testing._pytest_sweep import PROPERTY, SweptTest
 from trio_runner.testing._pytest_sweep import CancelSweep as CancelSweep
-from trio_runner.testing._pytest_sweep import Position as Position
 
 _SWEPT: Final = pytest.StashKey[SweptTest]()
 

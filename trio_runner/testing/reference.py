@@ -50,6 +50,8 @@ class ReferenceTurn(TurnCases):
       settings: as for `TurnCases`.
     """
 
+    patience: float = 100.0
+
     def __init__(
         self,
         drive: Drive = "until_done",
@@ -92,7 +94,7 @@ class ReferenceTurn(TurnCases):
         finally:
             with trio.CancelScope(deadline=trio.current_time() + 1, shield=True):
                 await trio.lowlevel.checkpoint()
-            self.ledger.left.add(call_id)
+            self.ledger.leaves(call_id)
 
     async def broken(self, steps: int) -> str:
         """Take some steps, then raise."""
@@ -104,12 +106,12 @@ class ReferenceTurn(TurnCases):
             self.ledger.raised[call_id] = error
             raise error
         finally:
-            self.ledger.left.add(call_id)
+            self.ledger.leaves(call_id)
 
     def plain(self, number: int) -> str:
         """Work in a thread."""
         call_id = self._enter()
-        self.ledger.left.add(call_id)
+        self.ledger.leaves(call_id)
         return self._return(call_id, f"plain {number}")
 
     def _enter(self) -> str:

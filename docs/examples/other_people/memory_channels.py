@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import trio
 
-from trio_runner.testing import Case, Outcome, sweep
+from trio_runner.testing import Case, sweep
 
 
 def make_case(open_channel: Callable[[int], Any]) -> Case:
@@ -36,16 +36,14 @@ def make_case(open_channel: Callable[[int], Any]) -> Case:
                 nursery.start_soon(produce, sender)
                 nursery.start_soon(consume)
 
-    def check(_: Outcome) -> list[str]:
-        while channels:
-            try:
-                received.append(channels[1].receive_nowait())
-            except (trio.WouldBlock, anyio.WouldBlock):
-                channels.pop(0).close()
-                channels.pop(0).close()
-        return [] if sorted(sent) == sorted(received) else ["an item was lost, or came twice"]
+    async def afterwards() -> None:
+        sender, receiver = channels
+        sender.close()
+        with receiver:
+            received.extend([item async for item in receiver])
+        assert sorted(sent) == sorted(received), "an item was lost, or came twice"
 
-    return Case(run, check, raises_cancel=False)
+    return Case(run, afterwards=afterwards, raises_cancel=False)
 
 
 if __name__ == "__main__":

@@ -116,6 +116,8 @@ def every_record() -> tuple[r.Record, ...]:
         r.InputAdded(1, (said, answered)),
         r.HistoryReplaced(()),
         r.HistoryReplaced((said, asked, answered)),
+        r.Compacted(9, 7, said),
+        r.Trimmed(2**31, ((1, 3), (4, 2**31))),
         *[r.TurnEnded(turn, reason) for turn, reason in enumerate(v.EndReason, start=1)],
     )
 

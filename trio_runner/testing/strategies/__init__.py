@@ -57,6 +57,7 @@ from trio_runner.testing.strategies._turns import TOOL_NAMES as TOOL_NAMES
 from trio_runner.testing.strategies._turns import Asks as Asks
 from trio_runner.testing.strategies._turns import CallPlan as CallPlan
 from trio_runner.testing.strategies._turns import ClearPlan as ClearPlan
+from trio_runner.testing.strategies._turns import CompactPlan as CompactPlan
 from trio_runner.testing.strategies._turns import CutPlan as CutPlan
 from trio_runner.testing.strategies._turns import DriveWay as DriveWay
 from trio_runner.testing.strategies._turns import FailsToReply as FailsToReply
@@ -67,6 +68,7 @@ from trio_runner.testing.strategies._turns import Says as Says
 from trio_runner.testing.strategies._turns import SaysAnything as SaysAnything
 from trio_runner.testing.strategies._turns import SessionStep as SessionStep
 from trio_runner.testing.strategies._turns import ToolName as ToolName
+from trio_runner.testing.strategies._turns import TrimPlan as TrimPlan
 from trio_runner.testing.strategies._turns import TurnPlan as TurnPlan
 from trio_runner.testing.strategies._turns import session_steps as session_steps
 from trio_runner.testing.strategies._turns import turn_plans as turn_plans

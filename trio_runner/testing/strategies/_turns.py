@@ -128,17 +128,35 @@ class LoadPlan:
 
 @attrs.frozen
 class CutPlan:
-    """Loads a piece of the session's own history: a stand-in for trim and compaction.
+    """Loads a piece of the session's own history, cut anywhere, as hands and foreign code do.
 
     Attributes:
       first: messages before this one go; counted around the end.
       size: how many stay; None: all the others.
-      summary: put a message in front, as a compaction does.
     """
 
     first: int = 1
     size: int | None = None
-    summary: bool = False
+
+
+@attrs.frozen
+class CompactPlan:
+    """Puts a summary in the place of the oldest messages.
+
+    Attributes:
+      keep: so many turns stay.
+      at: cuts before this message instead, counted around the end; None: by turns.
+    """
+
+    keep: int = 2
+    at: int | None = None
+
+
+@attrs.frozen
+class TrimPlan:
+    """Takes the older tool steps out of all turns but the newest ``keep``."""
+
+    keep: int = 0
 
 
 @attrs.frozen
@@ -146,7 +164,9 @@ class ClearPlan:
     """Forgets the conversation."""
 
 
-SessionStep: TypeAlias = TurnPlan | ResumePlan | LoadPlan | CutPlan | ClearPlan
+SessionStep: TypeAlias = (
+    TurnPlan | ResumePlan | LoadPlan | CutPlan | CompactPlan | TrimPlan | ClearPlan
+)
 
 
 # --- strategies -------------------------------------------------------------------
@@ -224,11 +244,14 @@ _TURNS: Final = st.builds(
     st.sampled_from((None, None, 0.5)),
 )
 _RESUMES: Final = st.builds(ResumePlan, _REPLIES)
-_CUTS: Final = st.builds(CutPlan, st.integers(0, 8), st.none() | st.integers(0, 8), st.booleans())
+_CUTS: Final = st.builds(CutPlan, st.integers(0, 8), st.none() | st.integers(0, 8))
+_COMPACTIONS: Final = st.builds(CompactPlan, st.integers(0, 2), st.none() | st.integers(0, 12))
+_TRIMS: Final = st.builds(TrimPlan, st.integers(0, 1))
 _LOADS: Final = st.builds(LoadPlan, valid_histories(max_parts=3) | damaged_histories(max_parts=3))
 _SESSION_STEPS: Final[st.SearchStrategy[SessionStep]] = st.one_of(
-    _TURNS, _TURNS, _TURNS, _TURNS, _RESUMES, _RESUMES, _CUTS, _LOADS, st.builds(ClearPlan)
-)
+    _TURNS, _TURNS, _TURNS, _TURNS, _TURNS, _RESUMES, _RESUMES, _CUTS, _LOADS,
+    _COMPACTIONS, _TRIMS, st.builds(ClearPlan)
+)  # fmt: skip
 
 # Composites, since they show as their names; the whole of them fills pages.
 
