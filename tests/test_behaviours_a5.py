@@ -1,9 +1,9 @@
 """BEHAVIOURS kA5: whatever shortens a history passes one gate: valid, or refused and unchanged.
 
-Compaction and trim come later. These are the ways in which a history is replaced
-today, with cuts at any index: `load_history` between turns, and
-`runner.replace_history` from hooks, from the caller between two messages, and
-from a tool while its batch grows.
+The ways in which a history is shortened, with cuts at any index: `agent.compact`,
+`agent.trim` and `agent.load_history` between turns, and `runner.replace_history` from
+hooks, from the caller between two messages, and from a tool while its batch grows.
+Where the cuts may be is in ``test_compaction.py``.
 """
 
 from __future__ import annotations
@@ -211,6 +211,67 @@ async def test_kA5_any_history_cut_at_any_index_loads_as_a_valid_one(
         # Healing drops results without their calls; it drops nothing that was said.
         said = [message.content for message in agent.history if message.content]
         assert said[: len(kept)] == kept
+        assert opens_as(journal) == agent.history
+
+
+@given(
+    history=strategies.histories(max_parts=6),
+    cuts=st.lists(st.tuples(st.sampled_from(("at", "keep", "trim")), st.integers(0, 12))),
+)
+@settings(max_examples=60, deadline=None)
+async def test_kA5_any_history_compacted_and_trimmed_in_any_ways_is_valid_or_unchanged(
+    history: tuple[tr.Message, ...], cuts: list[tuple[str, int]]
+) -> None:
+    journal = tr.MemoryJournal()
+    async with agent_of("done", journal=journal, session="s") as agent:
+        agent.load_history(history)
+        for way, number in cuts:
+            before, records = agent.history, journal.stored("s")
+            try:
+                if way == "trim":
+                    agent.trim(keep=number)
+                else:
+                    at = number if way == "at" else None
+                    cut = agent.choose_cut(keep=number, at=at)
+                    if cut is not None:
+                        agent.compact(cut, "so far")
+                        assert agent.history[cut.start + 1 :] == before[cut.stop :]
+            except tr.HistoryError:
+                assert way == "at"
+                assert (agent.history, journal.stored("s")) == (before, records)
+            tr.check_history(agent.history)
+            assert opens_as(journal) == agent.history
+            assert tr.full_history(journal.stored("s")) == history
+        await agent.generate("go on")
+        assert opens_as(journal) == agent.history
+
+
+async def test_kA5_a_cut_chosen_before_the_batch_grew_is_refused_and_can_be_chosen_again() -> None:
+    journal = tr.MemoryJournal()
+    chosen: list[tr.HistoryCut | None] = []
+
+    async def chooses() -> str:
+        """Choose a cut while the batch is on its way."""
+        chosen.append(agent.choose_cut(keep=1))
+        return "chosen"
+
+    script = [[call("work"), call("chooses")], "done"]
+    agent = agent_of(*script, tools=[work, chooses], journal=journal, session="s")
+    async with agent:
+        agent.load_history(LONG)
+        await agent.generate("go")
+        before, records = agent.history, journal.stored("s")
+        [old] = chosen
+        assert old is not None
+        with pytest.raises(tr.HistoryCutError, match="another version of it"):
+            agent.compact(old, "so far")
+        assert (agent.history, journal.stored("s")) == (before, records)
+
+        cut = agent.choose_cut(keep=1)
+        assert cut is not None
+        assert cut.messages == LONG
+        agent.compact(cut, "so far")
+        assert [message.text for message in agent.history[:2]] == ["so far", "go"]
         assert opens_as(journal) == agent.history
 
 

@@ -19,6 +19,7 @@ import trio_runner.testing.strategies as strategies
 from trio_runner._journal.codec import decode_record, encode_record
 
 VERSION_1 = Path(__file__).parent / "data" / "records-v1.jsonl"
+VERSION_2 = Path(__file__).parent / "data" / "records-v2.jsonl"
 
 numbers = st.integers(0, 5)
 words = strategies.safe_texts()
@@ -43,11 +44,15 @@ records: st.SearchStrategy[r.Record] = st.one_of(
     st.builds(r.InputAdded, numbers, messages),
     st.builds(r.HistoryReplaced, messages),
     st.builds(r.TurnEnded, numbers, st.sampled_from(tr.EndReason)),
+    st.builds(r.Compacted, numbers, numbers, replies),
+    st.builds(r.Trimmed, numbers, st.lists(st.tuples(numbers, numbers), max_size=3).map(tuple)),
 )
-KINDS = (
+IN_VERSION_1 = (
     r.SessionOpened, r.TurnStarted, r.ModelFinished, r.ToolStarted,
     r.ToolFinished, r.InputAdded, r.HistoryReplaced, r.TurnEnded,
 )  # fmt: skip
+SINCE_VERSION_2 = (r.Compacted, r.Trimmed)
+KINDS = (*IN_VERSION_1, *SINCE_VERSION_2)
 
 
 @given(records)
@@ -60,7 +65,8 @@ def test_a_record_is_one_line_of_json(record: r.Record) -> None:
     body = encode_record(record)
 
     assert b"\n" not in body
-    assert json.loads(body)["v"] == 1
+    # An older reader reads on until it comes to a kind that it does not know.
+    assert json.loads(body)["v"] == (2 if type(record) in SINCE_VERSION_2 else 1)
 
 
 def result_with(value: Any) -> r.ToolFinished:
@@ -198,15 +204,32 @@ def test_records_of_version_1_mean_what_they_meant() -> None:
     lines = VERSION_1.read_bytes().splitlines()
 
     assert [decode_record(line) for line in lines] == SAID_IN_VERSION_1
-    assert {type(record) for record in SAID_IN_VERSION_1} == set(KINDS)
+    assert {type(record) for record in SAID_IN_VERSION_1} == set(IN_VERSION_1)
+
+
+#: What the lines of records-v2.jsonl say: the kinds that came with it.
+SAID_IN_VERSION_2: list[r.Record] = [
+    r.Compacted(12, 9, tr.Message("user", (tr.TextContent("So far: é😀"),), (), (), None, None,
+                                  {"is_summary": True}, template=False)),
+    r.Compacted(3, 3, tr.Message("assistant", "So far", (), (), tr.StopReason.END_TURN,
+                                 tr.Usage(900, 20, 0), {"is_summary": True})),
+    r.Trimmed(14, ((1, 3), (5, 9))),
+]  # fmt: skip
+
+
+def test_records_of_version_2_mean_what_they_meant() -> None:
+    lines = VERSION_2.read_bytes().splitlines()
+
+    assert [decode_record(line) for line in lines] == SAID_IN_VERSION_2
+    assert {type(record) for record in SAID_IN_VERSION_2} == set(SINCE_VERSION_2)
 
 
 # --- what is refused ------------------------------------------------------------
 
 
 def test_a_record_of_a_newer_version_is_refused_with_both_versions() -> None:
-    with pytest.raises(tr.JournalFormatError, match=r"version 2;.* reads up to 1"):
-        decode_record(b'{"v":2,"kind":"a_new_one","x":1}')
+    with pytest.raises(tr.JournalFormatError, match=r"version 3;.* reads up to 2"):
+        decode_record(b'{"v":3,"kind":"a_new_one","x":1}')
 
 
 @pytest.mark.parametrize(
@@ -225,6 +248,8 @@ def test_a_record_of_a_newer_version_is_refused_with_both_versions() -> None:
         (b'{"v":1,"kind":"turn_ended","turn":1}', "not whole"),
         (b'{"v":1,"kind":"turn_ended","turn":1,"end_reason":"bored"}', "not whole"),
         (b'{"v":1,"kind":"turn_ended","turn":1,"end_reason":"answered","x":1}', "not whole"),
+        (b'{"v":2,"kind":"trimmed","before":3,"dropped":[[1]]}', "not whole"),
+        (b'{"v":2,"kind":"compacted","before":3,"upto":2}', "not whole"),
         (b'{"v":1,"kind":"history_replaced","messages":[{"role":"user","x":1}]}', "not whole"),
         (b'{"v":1,"kind":"history_replaced","messages":[{"role":"tool"}]}', "not whole"),
         (

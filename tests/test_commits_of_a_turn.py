@@ -238,6 +238,26 @@ async def test_a_hanging_store_costs_commit_timeout_once(
         journal.delay = 0.0
 
 
+async def test_a_fatal_error_waits_for_a_hanging_store_no_longer_than_grace(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    # C6: after *any* interrupt (cancel, error, break) it is the turn's grace that counts.
+    journal = tr.MemoryJournal()
+
+    async def stop() -> None:
+        journal.delay = "hang"
+        raise tr.FatalToolError("stop")
+
+    replies = (call("stop"), "never asked for")
+    agent = agent_of(journal, *replies, tools=[stop], commit_timeout=50.0, grace=2.0)
+    async with agent:
+        began = trio.current_time()
+        with pytest.raises(tr.FatalToolError, match="stop"):
+            await agent.generate("go")
+        assert trio.current_time() - began == pytest.approx(2.0)
+        journal.delay = 0.0
+
+
 async def test_leaving_a_turn_that_gave_a_commit_up_waits_for_nothing(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

@@ -17,6 +17,7 @@ import pytest
 import trio_runner as tr
 from trio_runner._core.history import History
 from trio_runner._core.turn import Turn
+from trio_runner.testing.contract import CONTRACT as PROMISES
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -148,6 +149,15 @@ def test_each_promise_of_the_contract_names_a_test() -> None:
     assert titles == [f"C{number}" for number in range(1, 10)]
 
 
+def test_each_promise_of_the_contract_names_its_check() -> None:
+    named = {
+        title[:2]: re.findall(r"^Checked by `contract\.(\w+)`\.$", body, re.MULTILINE)
+        for title, body in sections(CONTRACT.read_text("utf-8"))
+        if re.match(r"C\d ", title)
+    }
+    assert named == {name: [getattr(check, "__name__", "")] for name, check in PROMISES.items()}
+
+
 def test_each_line_of_the_hook_error_policy_names_a_test() -> None:
     text = HOOK_ERRORS.read_text("utf-8")
     lines = re.findall(r"^\* .*?(?=^\* |^\n|\Z)", text, re.MULTILINE | re.DOTALL)
@@ -236,7 +246,8 @@ def walked_arrows() -> set[Arrow]:
     whole.take(turn.step_done).take(turn.model_replied, answer).take(turn.finish)
     early, amid, late = Walker(), Walker(), Walker()
     early.take(early.turn.interrupt, stop).take(early.turn.resumed)
-    amid.take(amid.turn.model_replied, asks).take(amid.turn.interrupt, stop)
+    amid.take(amid.turn.model_replied, asks).take(amid.turn.resumed)
+    amid.take(amid.turn.interrupt, stop)
     late.take(late.turn.model_replied, answer).take(late.turn.interrupt, tr.EndReason.FAILED)
     return whole.taken | early.taken | amid.taken | late.taken
 

@@ -412,6 +412,34 @@ async def test_a_process_that_died_within_a_batch(resumes: bool) -> None:
         assert statuses(desk.agent.history[2]) == ["ok", "unknown_after_crash", "error"]
 
 
+async def test_the_attempts_of_a_cut_call_are_counted_alike_live_and_folded() -> None:
+    waits = tr.tool(forever, name="forever", idempotent=True)
+    journal = tr.MemoryJournal()
+    for attempt in (1, 2, 3):
+        desk = Desk([[call("forever"), *echoes("x")]], journal=journal)
+        desk.agent.add_tool(waits, replace=True)
+        async with desk.agent, trio.open_nursery() as nursery:
+            if attempt > 1:
+                nursery.start_soon(desk.agent.resume)
+            else:
+                nursery.start_soon(desk.agent.generate, "question")
+            await trio.testing.wait_all_tasks_blocked()
+            cut = desk.stored
+            live, folded = desk.agent.conversation.turn, tr.fold(cut).turn
+            assert live is not None
+            assert folded is not None
+            for turn in (live, folded):
+                assert turn.open_step is not None
+                assert list(turn.open_step.attempts) == [attempt, 1]
+                assert not turn.open_step.is_cut(0)
+                assert turn.open_positions == [0]
+            nursery.cancel_scope.cancel()
+        journal = tr.MemoryJournal()
+        session = await journal.open(SESSION)
+        session.append(cut)
+        await session.aclose()
+
+
 async def test_a_history_loaded_with_an_open_step_and_answered_by_input() -> None:
     asked = tr.Message.assistant(tool_calls=[tr.ToolCall("q", "echo", {"text": "x"})])
     desk = Desk(["done", "again"])

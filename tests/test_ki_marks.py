@@ -41,7 +41,7 @@ HOOKS = frozenset({
 })  # fmt: skip
 # Methods that users write, and the names that hold functions of theirs.
 USER_METHODS = frozenset({"call_tool", "reply", "list_tools", "call", *HOOKS})
-USER_NAMES = frozenset({"fn", "hook"})
+USER_NAMES = frozenset({"fn", "hook", "policy"})
 # What trampolines may be given: user code, and what user code returned.
 FOR_TRAMPOLINES = USER_METHODS | USER_NAMES | {"returned"}
 

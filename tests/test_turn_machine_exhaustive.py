@@ -6,7 +6,8 @@ From each state every event is tried that the machine has: a reply of every
 stop reason with every number of calls, below the cap, at it and without one;
 each start and each result, in any order, with and without attached media;
 messages added, the history replaced, the step done, the turn finished, resumed
-and interrupted for every reason. After each event everything is checked that
+(also after a crash, which cuts the calls that had started) and interrupted for
+every reason. After each event everything is checked that
 must hold (`problems`), in the machine and in the fold of the records that the
 shell writes. In each state every event that is not legal there is tried as
 well: it must be refused and change nothing.
@@ -18,8 +19,10 @@ States that are one
 -------------------
 The sequences are endless, since messages may be added again and again. `kind`
 makes their states finitely many: it leaves out what the machine never reads
-again. That is sound for three reasons.
+again. That is sound for four reasons.
 
+* How often a call was started is only ever counted on, and compared with its
+  record: nothing is decided by it.
 * A closed step is only ever copied. Of the history the machine asks for the
   last message (`resumed`), for results that the model has not seen, and
   whether there is any message (how an interrupt is reported); `kind` keeps
@@ -185,6 +188,7 @@ class Bounds:
         turn resumed; None: without end.
       stops: the stop reasons of the replies.
       interrupts: the ways to interrupt.
+      crashes: a crash cuts the calls of the first so many replies only.
     """
 
     calls: int
@@ -193,6 +197,7 @@ class Bounds:
     spare: tuple[int, int, int] | None = None
     stops: tuple[Stop | None, ...] = EVERY_STOP
     interrupts: tuple[Interrupted, ...] = EVERY_INTERRUPT
+    crashes: int = 1
 
 
 # --- histories ------------------------------------------------------------------
@@ -233,6 +238,9 @@ class Book:
     #: The reply whose calls are open, and what was said of them by position.
     asked: v.Message | None = None
     started: frozenset[int] = frozenset()
+    #: Of those that had started: the ones that a crash cut, and how often each was started.
+    cut: frozenset[int] = frozenset()
+    attempts: dict[int, int] = attrs.field(factory=dict[int, int])
     answers: dict[int, v.ToolResult] = attrs.field(factory=dict[int, v.ToolResult])
     attached: dict[int, v.Message] = attrs.field(factory=dict[int, v.Message])
     queued: Messages = ()
@@ -248,7 +256,12 @@ class Book:
     rollback: tuple[Rollback, int, int] | None = None
 
     def copied(self) -> Book:
-        return attrs.evolve(self, answers=dict(self.answers), attached=dict(self.attached))
+        return attrs.evolve(
+            self,
+            answers=dict(self.answers),
+            attached=dict(self.attached),
+            attempts=dict(self.attempts),
+        )
 
     @property
     def open_positions(self) -> list[int]:
@@ -290,6 +303,7 @@ class Book:
         self.add(self.results, *media, *self.queued)
         self.asked, self.started, self.queued = None, frozenset(), ()
         self.answers, self.attached = {}, {}
+        self.cut, self.attempts = frozenset(), {}
 
     def replied(self, reply: v.Message, cap: int | None, made: Sequence[v.ToolResult]) -> None:
         self.replies += 1
@@ -348,7 +362,13 @@ class Book:
         self.rollback = (status, before, len(self.history))
         self.ended, self.decided, self.goes_on = reason, None, False
 
+    def begun(self, at: int) -> None:
+        self.started |= {at}
+        self.cut -= {at}
+        self.attempts[at] = self.attempts.get(at, 0) + 1
+
     def resumed(self) -> None:
+        self.cut = self.started
         if self.ended is End.MAX_ITERATIONS:
             self.opened = 0
         self.ended = None
@@ -491,10 +511,10 @@ def events(node: Node) -> Iterator[Event]:
         if not book.goes_on and book.replies < bounds.steps:
             yield from replies(node)
         for position in book.open_positions:
-            if position not in book.started:
+            if position not in book.started - book.cut:
                 yield Started(position)
             yield Returned(position)
-            if position in book.started:
+            if position in book.started - book.cut:
                 yield Returned(position, attaches=True)
         if book.goes_on and book.asked is None:
             yield StepDone()
@@ -506,7 +526,8 @@ def events(node: Node) -> Iterator[Event]:
         yield Ended()
     if book.ended is None:
         yield from bounds.interrupts
-    elif resumes and book.can_resume:
+    runs = book.started - book.cut if book.replies <= bounds.crashes else ()
+    if resumes and (book.can_resume or (book.ended is None and runs)):
         yield Resumed()
 
 
@@ -567,9 +588,8 @@ def _happen(node: Node, event: Event) -> Sequence[r.Record]:
             return _reply(node, stop, count, cap)
         case Started(at):
             turn.tool_started(at)
-            book.started |= {at}
-            call_id = _call_id(book, at)
-            return [r.ToolStarted(1, turn.step, call_id, "tool", "", "")]
+            book.begun(at)
+            return [_start(node, at, book.attempts[at])]
         case Returned(at, attaches):
             return _return(node, at, attaches=attaches)
         case Added():
@@ -602,6 +622,11 @@ def _happen(node: Node, event: Event) -> Sequence[r.Record]:
     return [r.TurnEnded(1, book.ended)]
 
 
+def _start(node: Node, at: int, attempt: int) -> r.ToolStarted:
+    call_id = _call_id(node.book, at)
+    return r.ToolStarted(1, node.turn.step, call_id, "tool", "", "", attempt=attempt)
+
+
 def _call_id(book: Book, position: int) -> str:
     assert book.asked is not None
     return book.asked.tool_calls[position].id
@@ -628,6 +653,8 @@ def _return(node: Node, at: int, *, attaches: bool) -> Sequence[r.Record]:
     turn, book = node.turn, node.book
     call_id = _call_id(book, at)
     status = Status.OK if at in book.started else Status.DENIED
+    if at in book.cut:
+        status = Status.UNKNOWN_AFTER_CRASH
     result = v.ToolResult(call_id, "tool", f"result of {call_id}", None, status)
     attached = (v.Message.user(f"media of {call_id}"),) if attaches else ()
     step = turn.step
@@ -640,10 +667,11 @@ def _interrupt(node: Node, reason: End, *, crashed: bool) -> Sequence[r.Record]:
     turn, book = node.turn, node.book
     ran = Status.TIMED_OUT if reason is End.TIMED_OUT else Status.INTERRUPTED
     ran = Status.UNKNOWN_AFTER_CRASH if crashed else ran
-    expected = [
-        (_call_id(book, at), ran if at in book.started else Status.NOT_STARTED)
-        for at in book.open_positions
-    ]
+    expected: list[tuple[str, Status]] = []
+    for at in book.open_positions:
+        status = ran if at in book.started else Status.NOT_STARTED
+        status = Status.UNKNOWN_AFTER_CRASH if at in book.cut else status
+        expected.append((_call_id(book, at), status))
     step = turn.step
     made = turn.interrupt(reason, crashed=crashed)
     _check_made(node, made, expected)
@@ -707,6 +735,13 @@ def step_problems(turn: Turn, book: Book) -> Iterator[str]:
     started = [position for position in book.open_positions if position in book.started]
     if turn.started_positions != started:
         yield f"C4: the started calls are {turn.started_positions}; expected {started}"
+    if (step := turn.open_step) is not None:
+        cut = [position for position in book.open_positions if step.is_cut(position)]
+        if cut != sorted(book.cut & set(book.open_positions)):
+            yield f"C4: the calls that a crash cut are {cut}; expected {sorted(book.cut)}"
+        attempts = {i: count for i, count in enumerate(step.attempts) if count}
+        if attempts != book.attempts:
+            yield f"C4: the attempts of the open calls are {attempts}; expected {book.attempts}"
     if tuple(turn._queued) != book.queued:
         yield f"C3: the messages that wait are {turn._queued}; expected {book.queued}"
     calls = () if book.asked is None else book.asked.tool_calls
@@ -761,7 +796,8 @@ def check_refusals(node: Node) -> None:
         if picture(turn) != before:
             fail(f"{what} was refused and changed something", node)
     if node.book.ended is None:
-        turn.resumed()
+        if node.book.started == node.book.cut:
+            turn.resumed()
     else:
         if turn.finish() is not node.book.ended:
             fail("C8: finish gave another end reason the second time", node)
@@ -793,8 +829,14 @@ def refused(turn: Turn, book: Book) -> Iterator[tuple[str, Callable[[], object],
             result = v.ToolResult(call_id, "tool", "late")
             finish = lambda at=at, result=result: turn.tool_finished(at, result)  # noqa: E731
             yield f"a result of {call_id} at {at}", finish, InternalError
-        if at not in book.open_positions:
+        if at not in book.open_positions or at in book.started - book.cut:
             yield f"a start at {at}", lambda at=at: turn.tool_started(at), InternalError
+        else:
+            for wrong in (-1, 1):
+                count = book.attempts.get(at, 0) + 1 + wrong
+                record = r.ToolStarted(1, turn.step, own, "tool", "", "", attempt=count)
+                again = lambda at=at, record=record: turn.tool_started(at, record)  # noqa: E731
+                yield f"another attempt of {own} than the next", again, InternalError
     if not book.goes_on or book.asked is not None:
         yield "step_done", turn.step_done, InternalError
     if book.decided is None and book.ended is None:

@@ -93,8 +93,10 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
         #: What was added: since the history was replaced, and in this turn.
         self.said_in_history: list[v.Message] = []
         self.said_in_turn: list[v.Message] = []
-        #: Calls of the open step whose start was recorded.
+        #: Calls of the open step whose start was recorded since the process began.
         self.begun: set[str] = set()
+        #: Of those that a crash cut: how often each was recorded to start.
+        self.attempts: dict[str, int] = {}
         #: Steps that went on, and replies, since the cap was granted.
         self.opened = 0
         self.replies = 0
@@ -198,17 +200,30 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
     @precondition(has_open_step)
     @rule(data=st.data())
     def tool_starts(self, data: st.DataObject) -> None:
-        position = data.draw(st.sampled_from(self.turn.open_positions))
-        self._begin(position)
-        self.turn.tool_started(position)
-        assert self.turn.is_started(position)
+        self._enter(data.draw(st.sampled_from(self.turn.open_positions)))
 
     def _begin(self, position: int) -> None:
         call = self.reply.tool_calls[position]
         if call.id not in self.begun:
             self.begun.add(call.id)
+            attempt = self.attempts.get(call.id, 0) + 1
             step = self.turn.step
-            self.records.append(r.ToolStarted(self.number, step, call.id, call.name, "", ""))
+            self.records.append(
+                r.ToolStarted(self.number, step, call.id, call.name, "", "", attempt=attempt)
+            )
+
+    def _enter(self, position: int) -> None:
+        self._begin(position)
+        step = self.turn.open_step
+        assert step is not None
+        if not self.turn.is_started(position) or step.is_cut(position):
+            self.turn.tool_started(position)
+        assert self.turn.is_started(position)
+        assert not step.is_cut(position)
+        assert step.attempts[position] == self.attempts.get(self._id(position), 0) + 1
+
+    def _id(self, position: int) -> str:
+        return self.reply.tool_calls[position].id
 
     @precondition(has_open_step)
     @rule(data=st.data(), result=results)
@@ -232,14 +247,14 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
         if not self.has_open_step():
             self.in_step.clear()
             self.begun.clear()
+            self.attempts.clear()
 
     @precondition(has_open_step)
     @rule(result=results)
     def all_open_calls_run(self, result: v.ToolResult) -> None:
         for position in reversed(self.turn.open_positions):
             call = self.reply.tool_calls[position]
-            self._begin(position)
-            self.turn.tool_started(position)
+            self._enter(position)
             given = v.ToolResult(call.id, call.name, result.content, None, result.status)
             self._finish_call(position, given)
 
@@ -335,11 +350,14 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
             self.opened = 0
 
     @precondition(may_be_disturbed)
-    @rule(heals=st.booleans())
-    def process_dies_and_the_session_is_opened(self, heals: bool) -> None:
+    @rule(heals=st.booleans(), runs_again=st.booleans())
+    def process_dies_and_the_session_is_opened(self, heals: bool, runs_again: bool) -> None:
         self.rations -= 1
         state = fold(self.records)
         self.history, self.live = state.history, state.turn
+        for call_id in self.begun:
+            self.attempts[call_id] = self.attempts.get(call_id, 0) + 1
+        self.begun.clear()
         if self.is_idle():
             return
         if heals:
@@ -350,7 +368,12 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
         self.was_resumed = True
         for position in self.turn.started_positions:
             call = self.reply.tool_calls[position]
-            self._finish_call(position, stand_ins.crashed(call, started=True))
+            step = self.turn.open_step
+            assert step is not None
+            assert step.is_cut(position)
+            assert step.attempts[position] == self.attempts[call.id]
+            if not runs_again:
+                self._finish_call(position, stand_ins.crashed(call, started=True))
 
     # --- what always holds ------------------------------------------------------
 

@@ -70,8 +70,8 @@ MUTANTS: Final = (
     ),
     Mutant(
         "a_start_is_noted_for_the_wrong_call",
-        "        step.started[position] = True\n",
-        "        step.started[-position] = True\n",
+        "        step.started[position] = STARTED\n",
+        "        step.started[-position] = STARTED\n",
         "C4: the started calls are",
         bounds=(3, 1, False),
     ),
@@ -137,6 +137,30 @@ MUTANTS: Final = (
         "_position(turn, result.call_id), result)",
         "replayed from its records: C3",
         file="fold.py",
+    ),
+    Mutant(
+        "an_interrupt_forgets_that_a_crash_cut_a_call",
+        "if crashed or step.is_cut(i)",
+        "if crashed",
+        "C4: the machine answered",
+    ),
+    Mutant(
+        "a_cut_call_keeps_its_number_when_it_starts_again",
+        "        step.attempts[position] += 1\n",
+        "        step.attempts[position] = 1\n",
+        "attempts of the open calls are",
+    ),
+    Mutant(
+        "a_call_starts_again_while_it_runs",
+        "            or step.started[position] == STARTED\n",
+        "",
+        "was not refused",
+    ),
+    Mutant(
+        "a_start_is_replayed_out_of_its_turn",
+        "start.attempt != step.attempts[position] + 1",
+        "start.attempt < step.attempts[position]",
+        "another attempt of",
     ),
     Mutant(
         "the_third_call_of_the_third_step_closes_it_too_early",

@@ -17,6 +17,8 @@ that finished is kept, nothing is left running.
 # file names what is public and holds nothing else. Adapters to MCP and to other
 # libraries are a package of their own, trio_runner_adapters.
 
+from trio_runner._core.compaction import HistoryCut as HistoryCut
+from trio_runner._core.compaction import HistoryCutError as HistoryCutError
 from trio_runner._core.errors import BusyError as BusyError
 from trio_runner._core.errors import CommitFailedError as CommitFailedError
 from trio_runner._core.errors import CommitUnknownError as CommitUnknownError
@@ -38,6 +40,7 @@ from trio_runner._core.errors import UsageError as UsageError
 from trio_runner._core.fold import RecordError as RecordError
 from trio_runner._core.fold import SessionState as SessionState
 from trio_runner._core.fold import fold as fold
+from trio_runner._core.fold import full_history as full_history
 from trio_runner._core.params import UNSET as UNSET
 from trio_runner._core.params import RequestParams as RequestParams
 from trio_runner._core.planning import PlannedToolCall as PlannedToolCall
@@ -68,6 +71,9 @@ from trio_runner._journal.faults import Holder as Holder
 from trio_runner._journal.faults import JournalDamagedError as JournalDamagedError
 from trio_runner._journal.faults import JournalFormatError as JournalFormatError
 from trio_runner._journal.faults import JournalStorageError as JournalStorageError
+from trio_runner._journal.faults import NoSuchSessionError as NoSuchSessionError
+from trio_runner._journal.faults import SessionExistsError as SessionExistsError
+from trio_runner._journal.faults import SessionIdError as SessionIdError
 from trio_runner._journal.faults import SessionInUseError as SessionInUseError
 from trio_runner._journal.faults import SessionLostError as SessionLostError
 from trio_runner._journal.memory import MemoryJournal as MemoryJournal
@@ -98,6 +104,9 @@ from trio_runner.abc import Observer as Observer
 from trio_runner.abc import Tool as Tool
 from trio_runner.abc import ToolContext as ToolContext
 from trio_runner.abc import Toolset as Toolset
+from trio_runner.abc import UnknownCall as UnknownCall
+from trio_runner.abc import UnknownPolicy as UnknownPolicy
+from trio_runner.abc import UnknownVerdict as UnknownVerdict
 
 __version__ = "0.1.0"
 

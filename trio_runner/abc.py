@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Literal, Protocol, Self, TypeAlias
 
 import attrs
 
@@ -93,7 +93,10 @@ class ToolContext(Protocol):
 
     @property
     def idempotency_key(self) -> str:
-        """``turn:step:call``: the same whenever this very call is run again."""
+        """``session/turn:step:call``: the same whenever this very call is run again.
+
+        Also in another process, when the session is kept.
+        """
         ...
 
     @property
@@ -103,7 +106,7 @@ class ToolContext(Protocol):
 
     @property
     def attempt(self) -> int:
-        """1, or more when an idempotent call is run again after a crash."""
+        """1, or more when the call is run again after a crash, which cut the earlier attempts."""
         ...
 
     @property
@@ -302,6 +305,41 @@ class Journal(Protocol):
             time is the journal's to see to), or cannot be read.
         """
         ...
+
+
+# --- after a crash --------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class UnknownCall:
+    """A call that had started when its process ended: whether it took effect is not known.
+
+    Attributes:
+      call: as the history holds it.
+      tool: what its name means now; None when it means nothing.
+      attempt: how many times it was started so far.
+      idempotency_key: what its tool was given each time, and would be given again.
+      obstacle: why it cannot run again, whoever asks for it; None when it can.
+      default: what becomes of it without a policy: ``"rerun"`` for an idempotent
+        tool, as long as there is no obstacle, else ``"unknown"``.
+    """
+
+    call: v.ToolCall
+    tool: Tool | None
+    attempt: int
+    idempotency_key: str
+    obstacle: str | None
+    default: Literal["rerun", "unknown"]
+
+
+#: What a policy says of a call: ``"rerun"`` runs it again with the same key, as its next
+#: attempt; ``"unknown"`` answers it ``unknown_after_crash``; a result is what the caller
+#: found out, and becomes the answer.
+UnknownVerdict: TypeAlias = Literal["rerun", "unknown"] | v.ToolResult
+
+#: Asked by ``resume(unknown=...)`` about each such call, before anything is changed: when it
+#: raises or is cancelled, the turn can be resumed once more.
+UnknownPolicy: TypeAlias = Callable[[UnknownCall], Awaitable[UnknownVerdict]]
 
 
 # --- observers ------------------------------------------------------------------

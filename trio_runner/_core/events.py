@@ -68,12 +68,13 @@ class BatchPlanned(ByFields):
 
 @attrs.frozen(eq=False, repr=False)
 class CallStarted(ByFields):
-    """A tool function is about to be called."""
+    """A tool function is about to be called; ``attempt`` is above 1 after a crash only."""
 
     number: int
     turn: int
     step: int
     call: v.ToolCall
+    attempt: int = 1
 
 
 @attrs.frozen(eq=False, repr=False)

@@ -14,6 +14,7 @@ import attrs
 
 import trio_runner._core.records as r
 import trio_runner._core.values as v
+from trio_runner._core.compaction import shorten
 from trio_runner._core.errors import InternalError, JournalError, TrioRunnerError
 from trio_runner._core.history import History
 from trio_runner._core.turn import Finished, Phase, Turn
@@ -65,13 +66,42 @@ def fold(records: Iterable[r.Record]) -> SessionState:
     """
     state = SessionState()
     for index, record in enumerate(records):
-        try:
-            _apply(state, record)
-        except TrioRunnerError as error:
-            raise RecordError(index, record, str(error)) from error
+        _apply_at(index, state, record)
     if state.turn is not None:
         _settle(state.turn)
     return state
+
+
+def full_history(records: Iterable[r.Record]) -> tuple[v.Message, ...]:
+    """The conversation as it was before any compaction and trim: all messages, no summary.
+
+    It is valid. It begins with what the history was last replaced by (a load, an
+    edit, a clear), since that is not a shortening.
+
+    Raises:
+      RecordError: the records do not fit together.
+    """
+    state = SessionState()
+    messages: list[v.Message] = []
+    seen = 0
+    for index, record in enumerate(records):
+        _apply_at(index, state, record)
+        match record:
+            case r.Compacted() | r.Trimmed():
+                pass
+            case r.HistoryReplaced():
+                messages = list(state.history.view())
+            case _:
+                messages += state.history.view(seen)
+        seen = len(state.history)
+    return tuple(messages)
+
+
+def _apply_at(index: int, state: SessionState, record: r.Record) -> None:
+    try:
+        _apply(state, record)
+    except TrioRunnerError as error:
+        raise RecordError(index, record, str(error)) from error
 
 
 def _apply(state: SessionState, record: r.Record) -> None:
@@ -83,6 +113,8 @@ def _apply(state: SessionState, record: r.Record) -> None:
                 state.turn.history_replaced(messages)
             else:
                 state.history.replace(messages)
+        case r.Compacted() | r.Trimmed():
+            shorten(state.history, record)
         case r.TurnStarted():
             _start(state, record)
         case r.ModelFinished(message=message, cap=cap):
@@ -91,7 +123,7 @@ def _apply(state: SessionState, record: r.Record) -> None:
             turn.model_replied(message, cap)
         case r.ToolStarted(call_id=call_id):
             turn = _running(state, record.turn)
-            turn.tool_started(_position(turn, call_id))
+            turn.tool_started(_position(turn, call_id), record)
         case r.ToolFinished(result=result, attached=attached):
             turn = _running(state, record.turn)
             # What `model_replied` answers on arrival is recorded as well.

@@ -54,6 +54,10 @@ class HistoryView(Sequence[v.Message]):
 
     __hash__: ClassVar[None] = None  # type: ignore[assignment]
 
+    def is_all_of(self, messages: list[v.Message]) -> bool:
+        """Whether the window shows this very list, as long as it is now; in constant time."""
+        return self._messages is messages and self._stop == len(messages)
+
     def __repr__(self) -> str:
         return f"<HistoryView of {len(self)} messages>"
 
@@ -125,6 +129,10 @@ class History:
     def view(self, start: int = 0) -> HistoryView:
         """The messages from ``start`` to the present end, in constant time."""
         return HistoryView(self._messages, start, len(self._messages))
+
+    def is_still(self, view: HistoryView) -> bool:
+        """Whether nothing has come or gone since ``view`` was made; in constant time."""
+        return view.is_all_of(self._messages)
 
     def snapshot(self) -> tuple[v.Message, ...]:
         """All messages as a tuple; made once per change, and only when asked for."""

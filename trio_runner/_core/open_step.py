@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
+import trio_runner._core.records as r
 import trio_runner._core.values as v
+
+#: What `OpenStep.started` says of a call: it began and may be running; or it began in a
+#: process that has ended since, and has not begun again.
+STARTED: Final = 1
+CUT: Final = 2
 
 
 class OpenStep:
@@ -13,20 +20,41 @@ class OpenStep:
     Invariant: ``missing`` is the number of None in ``results``.
     """
 
-    __slots__ = ("attached", "missing", "positions", "reply", "results", "started")
+    __slots__ = (
+        "attached",
+        "attempts",
+        "missing",
+        "positions",
+        "reply",
+        "results",
+        "started",
+        "starts",
+    )
 
     def __init__(self, reply: v.Message) -> None:
         count = len(reply.tool_calls)
         self.reply = reply
         #: By position in the request; None while the call is open.
         self.results: list[v.ToolResult | None] = [None] * count
-        #: By position: whether the tool function may have been entered.
+        #: By position: whether the tool function may have been entered; 0, STARTED or CUT.
         self.started = bytearray(count)
+        #: By position: how often the call was started, over all processes.
+        self.attempts = [0] * count
+        #: By position: the record of the newest start, of those that were replayed.
+        self.starts: dict[int, r.ToolStarted] = {}
         self.missing = count
         #: Position by call id.
         self.positions = {call.id: i for i, call in enumerate(reply.tool_calls)}
         #: By position: the messages with media that the call attached.
         self.attached: dict[int, Sequence[v.Message]] = {}
+
+    def cut(self) -> None:
+        """The process that ran the calls has ended."""
+        self.started = self.started.replace(bytes([STARTED]), bytes([CUT]))
+
+    def is_cut(self, position: int) -> bool:
+        """Whether the call began in a process that has ended, and has not begun again."""
+        return self.started[position] == CUT
 
     def results_message(self) -> v.Message:
         """The user message with the results, in the order of the request."""

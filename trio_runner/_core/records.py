@@ -97,6 +97,33 @@ class HistoryReplaced(ByFields):
 
 
 @attrs.frozen(eq=False, repr=False)
+class Compacted(ByFields):
+    """A summary took the place of the oldest messages behind the templates.
+
+    Attributes:
+      before: how many messages the history had, templates included.
+      upto: the index of the first message that stays as it was.
+    """
+
+    before: int
+    upto: int
+    summary: v.Message
+
+
+@attrs.frozen(eq=False, repr=False)
+class Trimmed(ByFields):
+    """Whole tool steps were taken out of the history.
+
+    Attributes:
+      before: how many messages the history had, templates included.
+      dropped: the messages that went, as ranges of indices ``(start, stop)`` in order.
+    """
+
+    before: int
+    dropped: tuple[tuple[int, int], ...]
+
+
+@attrs.frozen(eq=False, repr=False)
 class TurnEnded(ByFields):
     """The turn is over."""
 
@@ -112,6 +139,8 @@ Record: TypeAlias = (
     | ToolFinished
     | InputAdded
     | HistoryReplaced
+    | Compacted
+    | Trimmed
     | TurnEnded
 )
 

@@ -57,6 +57,16 @@ def crashed(call: v.ToolCall, *, started: bool) -> v.ToolResult:
     )
 
 
+def not_run_again(call: v.ToolCall, why: str) -> v.ToolResult:
+    """The answer to a call that started before a crash and is not started again, for a reason."""
+    return _result(
+        call,
+        v.CallStatus.UNKNOWN_AFTER_CRASH,
+        f"Unknown: the process ended after this call had started. {_UNKNOWN} "
+        f"It was not run again: {why.strip().removesuffix('.')}.",
+    )
+
+
 def unrecorded(call: v.ToolCall) -> v.ToolResult:
     """The answer to an open call of a history that does not say whether it ran."""
     return _result(

@@ -24,7 +24,7 @@ A turn is in one of three phases::
     AWAITING_MODEL   CallModel       model_replied -> any phase below
     AWAITING_TOOLS   RunTools        tool_started, tool_finished (per call);
                                      step_done -> AWAITING_MODEL
-    ENDED            Finished        resumed -> AWAITING_MODEL or AWAITING_TOOLS
+    ENDED            Finished        resumed -> AWAITING_MODEL
 
 `model_replied` decides on the reply's stop reason alone, since replies were
 normalised before (``normalise.py``): calls and stop reason agree.
@@ -54,51 +54,30 @@ however often it is resumed; resuming after MAX_ITERATIONS grants them anew.
 
 Messages added while a step is open wait until it is closed, so that nothing
 comes between a call and its result.
+
+A crash leaves a turn that has not ended. `resumed` then says that its process
+is gone: the open calls that had started are *cut*. A cut call is answered, or
+starts again as its next attempt, by the rules of ``recovery.py``; an interrupt
+answers it ``unknown_after_crash`` whatever the reason is.
 """
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable, Sequence
-from typing import Final, NoReturn, TypeAlias, assert_never
+from typing import Final, NoReturn, assert_never
 
-import attrs
-
+import trio_runner._core.records as r
 import trio_runner._core.stand_ins as stand_ins
 import trio_runner._core.values as v
+from trio_runner._core.actions import Action as Action
+from trio_runner._core.actions import CallModel as CallModel
+from trio_runner._core.actions import Finished as Finished
+from trio_runner._core.actions import Phase as Phase
+from trio_runner._core.actions import RunTools as RunTools
 from trio_runner._core.errors import InternalError, NothingToResumeError, TurnEndedError
 from trio_runner._core.history import History, HistoryView
-from trio_runner._core.open_step import OpenStep
-from trio_runner._core.quick import ByFields
+from trio_runner._core.open_step import STARTED, OpenStep
 from trio_runner._core.reconcile import HistoryRollbackState, HistoryRollbackStatus
-
-
-class Phase(enum.Enum):
-    """Where a turn is."""
-
-    AWAITING_MODEL = "awaiting_model"
-    AWAITING_TOOLS = "awaiting_tools"
-    ENDED = "ended"
-
-
-@attrs.frozen(eq=False, repr=False)
-class CallModel(ByFields):
-    """Ask the model, then report `Turn.model_replied`."""
-
-
-@attrs.frozen(eq=False, repr=False)
-class RunTools(ByFields):
-    """Run the open calls, report each, then `Turn.step_done`."""
-
-
-@attrs.frozen(eq=False, repr=False)
-class Finished(ByFields):
-    """There is nothing left to do but `Turn.finish`."""
-
-    end_reason: v.EndReason
-
-
-Action: TypeAlias = CallModel | RunTools | Finished
 
 _CALL_MODEL: Final = CallModel()
 _RUN_TOOLS: Final = RunTools()
@@ -178,6 +157,11 @@ class Turn:
     def reply(self) -> v.Message | None:
         """The reply whose calls are open; None when none is."""
         return self._step.reply if self._step is not None else None
+
+    @property
+    def open_step(self) -> OpenStep | None:
+        """The open step, to be read only; None when there is none."""
+        return self._step
 
     @property
     def open_positions(self) -> list[int]:
@@ -300,16 +284,25 @@ class Turn:
             self._append(v.Message("user", (), (), tuple(results)))
         return tuple(results)
 
-    def tool_started(self, position: int) -> None:
-        """The tool function of an open call is about to be entered, or may have been."""
+    def tool_started(self, position: int, start: r.ToolStarted | None = None) -> None:
+        """The tool function of an open call is about to be entered, or may have been.
+
+        Args:
+          start: the record that says so, when it is replayed.
+        """
         step = self._step
         if (
             step is None
             or not 0 <= position < len(step.results)
             or step.results[position] is not None
+            or step.started[position] == STARTED
+            or (start is not None and start.attempt != step.attempts[position] + 1)
         ):
             self._illegal("tool_started")
-        step.started[position] = True
+        step.started[position] = STARTED
+        step.attempts[position] += 1
+        if start is not None:
+            step.starts[position] = start
 
     def tool_finished(
         self, position: int, result: v.ToolResult, attached: Sequence[v.Message] = ()
@@ -390,7 +383,7 @@ class Turn:
                     started = bool(step.started[i])
                     result = (
                         stand_ins.crashed(call, started=started)
-                        if crashed
+                        if crashed or step.is_cut(i)
                         else stand_ins.stopped(call, end_reason, started=started)
                     )
                     step.results[i] = result
@@ -408,6 +401,8 @@ class Turn:
         """
         match self.end_reason:
             case None:
+                if self._step is not None:
+                    self._step.cut()
                 return
             case v.EndReason.INTERRUPTED | v.EndReason.TIMED_OUT | v.EndReason.FAILED:
                 iteration = self.iteration + self._uncounted

@@ -6,7 +6,9 @@ how an error of SQLite or of the system becomes a `JournalError` that says what 
 
 from __future__ import annotations
 
+import errno
 import sqlite3
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -56,6 +58,12 @@ SCHEMA: Final = (
 )
 
 
+#: From layout n to n + 1: the statements that make it so. They only add (a table, a column with
+#: a default, an index), since a connection that cannot write reads older files as they are.
+#: Who adds one raises `LAYOUT`, and changes `SCHEMA` to make the same.
+_UPGRADES: Final[Mapping[int, Sequence[str]]] = {}
+
+
 # --- opening --------------------------------------------------------------------
 
 
@@ -84,6 +92,29 @@ def check_directory(path: Path) -> None:
         )
     if path.is_dir():
         raise faults.JournalStorageError(f"{path} is a directory; expected the path of a file")
+
+
+def check_whole(path: str) -> None:
+    """Refuse a WAL without the file that it belongs to: SQLite would throw it away.
+
+    Raises:
+      JournalDamagedError: the file is empty or missing, and its WAL is not.
+    """
+    # SQLite takes a file of one byte for an empty one. The WAL first: whoever makes a journal
+    # at this moment writes the file before it.
+    if _size_of(f"{path}-wal") > 0 and _size_of(path) <= 1:
+        raise faults.JournalDamagedError(
+            f"{path}: the file: it is empty or missing, and {path}-wal holds what was written "
+            "last. Nothing was changed. Put the file back, or move its WAL away to begin anew",
+            "the file",
+        )
+
+
+def _size_of(path: str) -> int:
+    try:
+        return Path(path).stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def is_made(connection: sqlite3.Connection) -> bool:
@@ -115,14 +146,33 @@ def check_format(connection: sqlite3.Connection, path: str) -> None:
         )
 
 
+def bring_up_to_date(connection: sqlite3.Connection) -> None:
+    """Give an older file the present layout, in one transaction; the caller has the write lock.
+
+    The epochs grow, so an older version of this code that has the file open writes
+    nothing more into it.
+    """
+    [(layout,)] = connection.execute("PRAGMA user_version").fetchall()
+    if layout == LAYOUT:
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    for older in range(layout, LAYOUT):
+        for statement in _UPGRADES[older]:
+            connection.execute(statement)
+    connection.execute("UPDATE sessions SET epoch = epoch + 1")
+    connection.execute(f"PRAGMA user_version = {LAYOUT}")
+    connection.execute("COMMIT")
+
+
 # --- reading beside a writer ----------------------------------------------------
 
 
 def connect_to_read(path: str) -> sqlite3.Connection | None:
     """A read-only connection in a read transaction; None when there is no journal yet."""
-    if not Path(path).exists():
-        return None
     with Faults(path):
+        check_whole(path)
+        if not Path(path).exists():
+            return None
         connection = _connect_read_only(path, "mode=ro")
         try:
             check_format(connection, path)
@@ -160,13 +210,17 @@ def damaged(path: str, where: str, what: str) -> faults.JournalDamagedError:
     )
 
 
+_NO_ROOM: Final = "make room"
+_NO_ACCESS: Final = "see that its directory can be written to"
+_FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
 def fault_of(error: sqlite3.Error | OSError, path: str) -> JournalError:
     """What the system said, as the `JournalError` that fits."""
     match error:
         case OSError():
-            return faults.JournalStorageError(
-                f"{path}: {error.strerror or error}; see that its directory can be written to"
-            )
+            remedy = _NO_ROOM if error.errno in _FULL_ERRNOS else _NO_ACCESS
+            return faults.JournalStorageError(f"{path}: {error.strerror or error}; {remedy}")
         case _:
             pass
     name = getattr(error, "sqlite_errorname", "")
@@ -177,11 +231,13 @@ def fault_of(error: sqlite3.Error | OSError, path: str) -> JournalError:
             f"{path} is no SQLite file; nothing was changed. Use another path"
         )
     remedy = {
-        "SQLITE_FULL": "the disk is full: make room",
+        "SQLITE_FULL": f"the disk is full: {_NO_ROOM}",
         "SQLITE_READONLY": "it cannot be written to: see to its permissions and its directory's",
         "SQLITE_CANTOPEN": "it cannot be opened: see that its directory can be written to",
         "SQLITE_BUSY": "another program has locked it",
     }.get("_".join(name.split("_")[:2]), "the system refused")
+    if name == "SQLITE_IOERR_SHMSIZE":  # what readers and writers share cannot grow
+        remedy = f"the disk is full: {_NO_ROOM}"
     return faults.JournalStorageError(f"{path}: {remedy} ({name or 'sqlite3'}: {error})")
 
 

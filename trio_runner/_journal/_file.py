@@ -39,8 +39,10 @@ from trio_runner._journal._connect import (
     IN_MEMORY,
     SCHEMA,
     Faults,
+    bring_up_to_date,
     check_directory,
     check_format,
+    check_whole,
     connect,
     connect_to_read,
     damaged,
@@ -78,6 +80,8 @@ class SessionFile:
         self._leases: dict[str, FileLock] = {}
         if path != IN_MEMORY:
             check_directory(Path(path))
+            with Faults(path):
+                check_whole(path)
             self._write_lock = FileLock(Path(f"{path}.lock"))
         with Faults(path):
             self._connection = connect(path)
@@ -102,6 +106,7 @@ class SessionFile:
                 for statement in SCHEMA:
                     execute(statement)
                 execute("COMMIT")
+            bring_up_to_date(self._connection)
 
     # --- sessions ---------------------------------------------------------------
 
@@ -168,7 +173,11 @@ class SessionFile:
         name = hashlib.blake2b(session_id.encode(), digest_size=8).hexdigest()
         lease = FileLock(Path(f"{self._path}.{name}.lock"))
         with Faults(self._path):
-            taken = lease.try_lock()
+            try:
+                taken = lease.try_lock()
+            except BaseException:
+                lease.drop()
+                raise
             if not taken:
                 holder = lease.holder()
                 lease.drop()
@@ -185,6 +194,51 @@ class SessionFile:
         lease = self._leases.pop(session_id, None)
         if lease is not None:
             lease.remove()
+
+    def delete_session(self, session_id: str) -> int:
+        """Take the session out of the log, damaged or not; how many records went.
+
+        Its row stays without the id and with a new epoch: a writer that was frozen must not
+        find another session under its key.
+
+        Raises:
+          SessionInUseError: another process has it open.
+          NoSuchSessionError: there is none.
+        """
+        lease = self._take_lease(session_id)
+        execute = self._connection.execute
+        try:
+            with self._writing():
+                execute("PRAGMA secure_delete = ON")  # no byte of it stays in the free pages
+                execute("BEGIN IMMEDIATE")
+                found = execute(FIND, (session_id,)).fetchone()
+                if found is None:
+                    raise faults.NoSuchSessionError(
+                        f"{self._path} has no session {session_id!r}; nothing was changed"
+                    )
+                key = found[0]
+                gone = execute("DELETE FROM records WHERE session = ?", (key,)).rowcount
+                execute("DELETE FROM dropped WHERE session = ?", (key,))
+                execute(
+                    "UPDATE sessions SET id = ?, epoch = epoch + 1, length = 0 WHERE key = ?",
+                    (f"/deleted/{key}", key),
+                )
+                execute("COMMIT")
+                self._empty_wal()
+        finally:
+            if lease is not None:
+                lease.remove()
+        return gone
+
+    def _empty_wal(self) -> None:
+        """Write the WAL into the file and cut it, unless a reader needs it."""
+        try:
+            self._connection.execute("PRAGMA busy_timeout = 0")
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        except sqlite3.Error as error:  # what was deleted is gone all the same
+            _log.warning("%s: after deleting a session: %s", self._path, error)
+        finally:
+            self._connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT * 1000:.0f}")
 
     # --- commits ----------------------------------------------------------------
 

@@ -99,12 +99,15 @@ class FileLock:
     # --- who has it ---
 
     def sign(self) -> None:
-        """Write down who has the lock."""
+        """Write down who has the lock, if it can be: the lock holds without."""
         if self._fd is not None:
             since = datetime.now().astimezone().isoformat(timespec="seconds")
             note = {"pid": os.getpid(), "host": os.uname().nodename, "since": since}
-            os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, json.dumps(note).encode(), 0)
+            try:
+                os.ftruncate(self._fd, 0)
+                os.pwrite(self._fd, json.dumps(note).encode(), 0)
+            except OSError as error:  # a full disk
+                _log.warning("%s cannot be signed: %s", self.path, error)
 
     def holder(self) -> faults.Holder | None:
         """Who has the lock, as they signed; None when that cannot be read."""

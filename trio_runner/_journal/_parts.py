@@ -13,6 +13,7 @@ import attrs
 
 import trio_runner._core.records as r
 from trio_runner._core.errors import JournalError
+from trio_runner._journal.sessions import JournalReport, SessionSummary
 
 
 @attrs.frozen(eq=False)
@@ -57,6 +58,10 @@ class SessionFileLike(Protocol):
         """Let others open it."""
         ...
 
+    def delete_session(self, session_id: str) -> int:
+        """Take a session that nobody has open out of the file; how many records went."""
+        ...
+
     def commit(self, appends: Sequence[Append]) -> list[JournalError | None]:
         """Make appends durable; what became of each."""
         ...
@@ -75,4 +80,24 @@ class SessionFileLike(Protocol):
 
     def abandon(self) -> None:
         """Forget the file in a forked process."""
+        ...
+
+
+class Admin(Protocol):
+    """What is used of `trio_runner._journal._admin`, which is loaded late."""
+
+    def read_summaries(self, path: str) -> tuple[SessionSummary, ...]:
+        """What there is to say of each session."""
+        ...
+
+    def read_report(self, path: str) -> JournalReport:
+        """What is wrong with the file."""
+        ...
+
+    def encode_lines(self, records: tuple[r.Record, ...]) -> bytes:
+        """Records as an export."""
+        ...
+
+    def decode_lines(self, data: bytes) -> tuple[r.Record, ...]:
+        """The records of an export."""
         ...

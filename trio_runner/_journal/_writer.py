@@ -117,11 +117,10 @@ class Session(Protocol):
 
 
 class Request:
-    """A command with an answer that a task waits for: to open a session or to release it."""
+    """A command with an answer that a task waits for."""
 
-    def __init__(self, writer: Writer, session: Session) -> None:
+    def __init__(self, writer: Writer) -> None:
         self.writer: Writer = writer
-        self.session: Session = session
         self.error: errors.JournalError | None = None
         self._lock = threading.Lock()
         self._done = False
@@ -157,12 +156,30 @@ class Request:
 class Opening(Request):
     """Opens a session."""
 
+    def __init__(self, writer: Writer, session: Session) -> None:
+        super().__init__(writer)
+        self.session: Session = session
+
 
 class Release(Request):
     """Gives a session up."""
 
+    def __init__(self, writer: Writer, session: Session) -> None:
+        super().__init__(writer)
+        self.session: Session = session
 
-Command: TypeAlias = "Opening | Release | Commit"
+
+class Deletion(Request):
+    """Takes a session that nobody has open out of the file."""
+
+    def __init__(self, writer: Writer, session_id: str) -> None:
+        super().__init__(writer)
+        self.session_id: str = session_id
+        #: How many records went.
+        self.count: int = 0
+
+
+Command: TypeAlias = "Opening | Release | Deletion | Commit"
 
 
 # --- a writer -------------------------------------------------------------------
@@ -239,6 +256,10 @@ class Writer:
                     self._commit(group)
                     group = []
                     is_over = self._release(command) or is_over
+                case Deletion():
+                    self._commit(group)
+                    group = []
+                    is_over = self._delete(command) or is_over
                 case _:
                     group.append(command)
         self._commit(group)
@@ -296,6 +317,21 @@ class Writer:
     def _release(self, release: Release) -> bool:
         is_over = self._free(release.session)
         release.finish()
+        return is_over
+
+    def _delete(self, deletion: Deletion) -> bool:
+        error: errors.JournalError | None = None
+        try:
+            if self._file is None:
+                self._file = self.open_file()
+            self._make_way(self._file, deletion.session_id)
+            deletion.count = self._file.delete_session(deletion.session_id)
+        except errors.JournalError as problem:
+            error = problem
+        except Exception as problem:  # noqa: BLE001  the store's border: nobody else can tell
+            error = _internal(problem)
+        is_over = self._leave()
+        deletion.finish(error)
         return is_over
 
     def _free(self, session: Session) -> bool:

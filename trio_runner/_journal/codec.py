@@ -11,7 +11,10 @@ may have thousands of digits.
 
 A version is refused when it is newer than this code, and so are members that it
 does not know: whatever the file holds is either understood or reported. Who
-adds a field or a kind raises `SCHEMA_VERSION` and adds to `_UPGRADES`.
+adds a field or a kind raises `SCHEMA_VERSION`, adds to `_UPGRADES`, and says in
+`_SINCE` which kinds look as they do since then. A record is written with the
+version since which its kind looks so: an older reader reads on as long as a
+session holds what it knows, and refuses the first record that it does not.
 """
 
 from __future__ import annotations
@@ -29,13 +32,15 @@ import trio_runner._core.records as r
 import trio_runner._core.values as v
 import trio_runner._journal.faults as faults
 
-#: What `encode_record` writes; `decode_record` reads this and everything older.
-SCHEMA_VERSION: Final = 1
+#: The newest that `encode_record` writes; `decode_record` reads this and everything older.
+SCHEMA_VERSION: Final = 2
 
 Tree: TypeAlias = dict[str, Any]
 
 #: From version n to n + 1: what an old record lacks or spells differently.
-_UPGRADES: Final[Mapping[int, Callable[[Tree], Tree]]] = {}
+_UPGRADES: Final[Mapping[int, Callable[[Tree], Tree]]] = {
+    1: lambda tree: tree,  # 2 added kinds, and changed none
+}
 
 #: Never renamed: files hold these words.
 _KINDS: Final[Mapping[str, type[Any]]] = {
@@ -46,8 +51,12 @@ _KINDS: Final[Mapping[str, type[Any]]] = {
     "tool_finished": r.ToolFinished,
     "input_added": r.InputAdded,
     "history_replaced": r.HistoryReplaced,
+    "compacted": r.Compacted,
+    "trimmed": r.Trimmed,
     "turn_ended": r.TurnEnded,
 }
+#: The version since which a kind looks as it does; 1 for those that are not here.
+_SINCE: Final[Mapping[str, int]] = {"compacted": 2, "trimmed": 2}
 _BLOCK_TYPES: Final[Mapping[str, type[Any]]] = {
     "text": v.TextContent,
     "image": v.ImageContent,
@@ -71,11 +80,8 @@ def encode_record(record: r.Record) -> bytes:
     keeps out, is written as near as can be (a marker, or null for NaN) rather than
     refused, since one record that cannot be written would block all that follow it.
     """
-    tree: Tree = {
-        "v": SCHEMA_VERSION,
-        "kind": _KIND_OF[type(record)],
-        **_CONVERTER.unstructure(record),
-    }
+    kind = _KIND_OF[type(record)]
+    tree: Tree = {"v": _SINCE.get(kind, 1), "kind": kind, **_CONVERTER.unstructure(record)}
     try:
         return msgspec.json.encode(tree)
     except (TypeError, ValueError, RecursionError):  # a lone surrogate is a ValueError

@@ -42,6 +42,18 @@ class SessionInUseError(errors.JournalError):
         self.holder: Holder | None = holder
 
 
+class SessionIdError(errors.JournalError, ValueError):
+    """The id is not one that a new session may have; nothing was changed."""
+
+
+class NoSuchSessionError(errors.JournalError):
+    """The journal has no session of that id, or the session no such turn."""
+
+
+class SessionExistsError(errors.JournalError):
+    """The new session's id is that of a session that holds records; nothing was changed."""
+
+
 class SessionLostError(errors.JournalError):
     """Another writer took the session over, so what was appended here is not stored."""
 

@@ -29,10 +29,12 @@ import trio
 
 import trio_runner._core.errors as errors
 import trio_runner._core.records as r
+import trio_runner._journal.faults as faults
 from trio_runner._core.quick import ByFields
-from trio_runner._journal._parts import Append, Opened
+from trio_runner._journal._parts import Admin, Append, Opened
 from trio_runner._journal._writer import (
     Bell,
+    Deletion,
     Engine,
     FileModule,
     Opening,
@@ -40,6 +42,7 @@ from trio_runner._journal._writer import (
     Writer,
     WriterThreads,
 )
+from trio_runner._journal.sessions import JournalReport, SessionSummary, check_id, records_to_fork
 
 
 class _Codec(Protocol):
@@ -48,6 +51,10 @@ class _Codec(Protocol):
 
 def _load() -> FileModule:
     return cast("FileModule", importlib.import_module("trio_runner._journal._file"))
+
+
+def _load_admin() -> Admin:
+    return cast("Admin", importlib.import_module("trio_runner._journal._admin"))
 
 
 def _load_encoder() -> Callable[[r.Record], bytes]:
@@ -330,17 +337,18 @@ class SqliteJournal:
         """Open a session for writing, making it when it is new. A checkpoint.
 
         Waits for what an earlier opening in this process has left open. A
-        cancelled open leaves the session free.
+        cancelled open leaves the session free. An id has 1 to 128 characters out of A-Z, a-z,
+        0-9 and ``_.:@+=-``, and begins with a letter, a digit or ``_``.
 
         Raises:
+          SessionIdError: the id is another one; a `ValueError`.
           SessionInUseError: it is open for writing already, here or elsewhere.
           JournalDamagedError: a record is not what was written, and good ones follow.
           JournalFormatError: the file is no journal, or of a newer version.
           JournalStorageError: the system refuses; the message says what to do.
-          ValueError: ``session_id`` is empty or does not encode as UTF-8.
         """
         await trio.lowlevel.checkpoint()
-        _check_id(session_id)
+        check_id(session_id)
         writer = self._engine.acquire(self._path)
         session = SqliteSession(session_id, writer, self._encode, self._counts)
         opening = Opening(writer, session)
@@ -373,20 +381,120 @@ class SqliteJournal:
         """
         return self._engine.session_ids(self._path)
 
+    # --- whole sessions ---
+
+    def summaries(self) -> tuple[SessionSummary, ...]:
+        """What there is to say of each session, in the order in which they were made.
+
+        Reads and checks every record, as `stored` does; a session that cannot be read is
+        listed with its ``problem``. () when there is no file yet.
+
+        Raises:
+          JournalError: the file as a whole cannot be read.
+        """
+        return _load_admin().read_summaries(self._path)
+
+    def verify(self) -> JournalReport:
+        """Check every record of every session, and the file; changes nothing.
+
+        Reads the file as `stored` does, also while others write it.
+
+        Raises:
+          JournalFormatError: the file is no journal, or of a newer version.
+          JournalStorageError: the system refuses to read it.
+        """
+        return _load_admin().read_report(self._path)
+
+    def export_jsonl(self, session_id: str) -> bytes:
+        """The durable records of a session, one line of JSON for each; reads as `stored` does.
+
+        Raises:
+          NoSuchSessionError: there is no such session, or it holds nothing.
+          JournalError: as `stored`.
+        """
+        return _load_admin().encode_lines(self._records_of(session_id))
+
+    async def import_jsonl(self, session_id: str, data: bytes) -> int:
+        """Make a session of what `export_jsonl` gave; returns the number of its records.
+
+        Checkpoint, cancelling and errors as `fork`; what does not read is refused
+        with its line.
+        """
+        return await self._make(session_id, _load_admin().decode_lines(data))
+
+    async def fork(self, session_id: str, new_id: str, *, turn: int | None = None) -> int:
+        """Make the session ``new_id`` of the first turns of another; returns how many records.
+
+        The other is only read, and may be in use. Turns, calls and their keys keep their
+        numbers and ids; what the fork calls itself has keys of its own. Always a checkpoint.
+        Cancelled, the new session holds all of it or nothing.
+
+        Args:
+          turn: the last turn to take, which must have ended; None: the newest that has
+            ended; 0: only what was there before the first turn.
+
+        Raises:
+          NoSuchSessionError: there is no such session or turn.
+          SessionExistsError: ``new_id`` holds records already.
+          JournalError: as `open`, or the commit failed; then ``new_id`` holds nothing.
+        """
+        await trio.lowlevel.checkpoint()
+        return await self._make(
+            new_id, records_to_fork(session_id, self._records_of(session_id), turn)
+        )
+
+    async def delete(self, session_id: str) -> int:
+        """Take a session out of the file, damaged or not; returns how many records went.
+
+        Its room in the file is used again; the file does not shrink. Always a checkpoint.
+        Cancelled, it is deleted all the same unless the disk refuses.
+
+        Raises:
+          SessionInUseError: it is open for writing, here or elsewhere.
+          NoSuchSessionError: there is no such session.
+          JournalError: the system refuses; nothing was deleted.
+        """
+        await trio.lowlevel.checkpoint()
+        if not self.sessions():  # and no file is to be made
+            raise self._no_such(session_id)
+        writer = self._engine.acquire(self._path)
+        deletion = Deletion(writer, session_id)
+        writer.submit(deletion)
+        await deletion.wait()
+        if deletion.error is not None:
+            raise deletion.error
+        return deletion.count
+
+    async def _make(self, session_id: str, records: tuple[r.Record, ...]) -> int:
+        session = await self.open(session_id)
+        try:
+            if session.records:
+                raise faults.SessionExistsError(
+                    f"session {session_id!r} of {self._path} holds {len(session.records)} records "
+                    "already; nothing was changed. Use another id"
+                )
+            ticket = session.append(records)
+            await ticket.wait()
+        finally:
+            await session.aclose()
+        if ticket.error is not None:
+            raise ticket.error
+        return len(records)
+
+    def _records_of(self, session_id: str) -> tuple[r.Record, ...]:
+        records = self.stored(session_id)
+        if not records:
+            raise self._no_such(session_id)
+        return records
+
+    def _no_such(self, session_id: str) -> faults.NoSuchSessionError:
+        return faults.NoSuchSessionError(
+            f"{self._path} has no session {session_id!r}; its sessions() are listed by "
+            "`trio-runner sessions list` too"
+        )
+
     def statistics(self) -> SqliteJournalStatistics:
         """Count the commits that went through this object so far."""
         counts = self._counts
         commits, failures, appends = counts.commits, counts.failures, counts.appends
         return SqliteJournalStatistics(appends, commits, failures, appends - commits - failures)
-
-
-def _check_id(session_id: str) -> None:
-    try:
-        is_text = bool(session_id.encode())
-    except UnicodeEncodeError:
-        is_text = False
-    if not is_text:
-        raise ValueError(
-            f"the session id is {session_id!r}; expected text that is not empty and encodes "
-            "as UTF-8"
-        )

@@ -9,6 +9,7 @@ from typing import Any, Self, cast
 
 import trio
 
+import trio_runner._core.compaction as compaction
 import trio_runner._core.values as v
 import trio_runner._shell.finishing as finishing
 from trio_runner._core.convert import result_from_value
@@ -38,6 +39,7 @@ from trio_runner.abc import (
     Tool,
     ToolContext,
     Toolset,
+    UnknownPolicy,
 )
 
 _log = logging.getLogger("trio_runner")
@@ -224,19 +226,31 @@ class ToolAgent:
         tools: Iterable[Tool | Callable[..., Any]] | None = None,
         hooks: ToolRunnerHooks | None = None,
         observers: Iterable[Observer] = (),
+        unknown: UnknownPolicy | None = None,
     ) -> v.Message:
-        """Go on with the newest turn, which has no answer yet; no tool runs twice.
+        """Go on with the newest turn, which has no answer yet; no tool runs twice unasked.
 
         After an error of the model the same messages are sent again. After a
-        crash, calls that never started run, and the others keep their results
-        or are answered ``unknown_after_crash``. A turn that was started with
-        ``tools`` of its own needs them again. Checkpoint: always.
+        crash, results are kept and calls that never started run. A call that had
+        started runs again, with its key and as its next attempt, if its tool is
+        ``idempotent``; else it is answered ``unknown_after_crash``. A turn that was
+        started with ``tools`` of its own needs them again. Checkpoint: always.
+
+        Args:
+          unknown: asked about each call that had started, before anything is
+            changed; says ``"rerun"``, ``"unknown"``, or what the result was.
 
         Raises:
           NothingToResumeError: there is no such turn.
         """
         runner = self.__runner(
-            (), params=params, tools=tools, hooks=hooks, observers=observers, resume=True
+            (),
+            params=params,
+            tools=tools,
+            hooks=hooks,
+            observers=observers,
+            resume=True,
+            unknown=unknown,
         )
         runner.is_held = False
         return await runner.until_done()
@@ -319,6 +333,71 @@ class ToolAgent:
         """
         self.__require_open()
         self.__conversation.load(self.__conversation.history.templates())
+
+    @trio.lowlevel.enable_ki_protection
+    def choose_cut(self, *, keep: int = 2, at: int | None = None) -> compaction.HistoryCut | None:
+        """What a summary is to replace in `compact`: all but the newest ``keep`` turns.
+
+        Summarise ``cut.messages``, then hand the cut to `compact` with the summary.
+
+        Args:
+          at: cut before this message of ``history`` instead, which begins a turn or a step.
+
+        Returns:
+          The cut; None when there is nothing older to summarise.
+
+        Raises:
+          HistoryError: a cut ``at`` there parts a step, or leaves nothing to replace.
+          ValueError: ``keep`` is negative.
+        """
+        history = self.__conversation.history
+        if at is not None:
+            return compaction.cut_at(history, at)
+        return compaction.choose_cut(history, keep)
+
+    @trio.lowlevel.enable_ki_protection
+    def compact(self, cut: compaction.HistoryCut, summary: v.Message | str) -> None:
+        """Put ``summary`` in the place of ``cut``, which `choose_cut` gave.
+
+        One commit. What was replaced stays in the journal: see `full_history`. The
+        summary's ``meta`` says ``is_summary``, and templates stay in front of it.
+
+        Raises:
+          BusyError: a turn is running; nothing was changed.
+          HistoryError: the history has changed since the cut was chosen, or the summary is
+            no plain message with content; nothing was changed.
+          NotEnteredError: the session is not open.
+        """
+        self.__require_open()
+        self.__conversation.require_idle("compact the history")
+        history = self.__conversation.history
+        self.__conversation.shorten(compaction.compacted(history, cut, summary))
+
+    @trio.lowlevel.enable_ki_protection
+    def trim(self, *, keep: int = 0) -> int:
+        """Take out what the answers no longer need: all tool steps of a turn but its last.
+
+        Only answered turns are trimmed, and what was said stays. One commit; what
+        was taken out stays in the journal: see `full_history`.
+
+        Args:
+          keep: the newest so many turns are left as they are.
+
+        Returns:
+          How many messages were taken out.
+
+        Raises:
+          BusyError: a turn is running; nothing was changed.
+          NotEnteredError: the session is not open.
+          ValueError: ``keep`` is negative.
+        """
+        self.__require_open()
+        self.__conversation.require_idle("trim the history")
+        record = compaction.trimmed(self.__conversation.history, keep)
+        if record is None:
+            return 0
+        self.__conversation.shorten(record)
+        return record.before - len(self.__conversation.history)
 
     # --- tools ------------------------------------------------------------------
 
@@ -496,6 +575,7 @@ class ToolAgent:
         observers: Iterable[Observer],
         tools: Iterable[Tool | Callable[..., Any]] | None = None,
         resume: bool = False,
+        unknown: UnknownPolicy | None = None,
     ) -> ToolRunner:
         self.__require_open()
         return ToolRunner(
@@ -506,6 +586,7 @@ class ToolAgent:
             observers=observers,
             tools=None if tools is None else [as_tool(each) for each in tools],
             resume=resume,
+            unknown=unknown,
         )
 
 

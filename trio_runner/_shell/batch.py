@@ -28,6 +28,7 @@ import trio
 
 import trio_runner._core.events as ev
 import trio_runner._core.records as r
+import trio_runner._core.recovery as recovery
 import trio_runner._core.stand_ins as stand_ins
 import trio_runner._core.values as v
 import trio_runner._shell.leaving as leaving
@@ -118,6 +119,9 @@ class Batch:
             services.conversation.key_prefix(turn),
             services.resumed,
         )
+        step = turn.open_step
+        #: By position: the starts of the calls that a crash cut and that run again.
+        self._cut: dict[int, r.ToolStarted] = step.starts if step is not None else {}
         #: Errors of tools that end the turn.
         self._fatal: list[BaseException] = []
 
@@ -152,9 +156,11 @@ class Batch:
             running.cancelled = True
             running.scope.cancel()
             return True
-        if self._turn.is_started(position):
+        step = self._turn.open_step
+        if self._turn.is_started(position) and not (step is not None and step.is_cut(position)):
             return False
-        self._record(position, stand_ins.call_withdrawn(self._plan[position].call))
+        result = stand_ins.call_withdrawn(self._plan[position].call)
+        self._refuse(position, result, "it was cancelled before it began once more")
         waiting = self._waiting.get(position)
         if waiting is not None:
             waiting.cancel()
@@ -176,6 +182,11 @@ class Batch:
         waiting = [self._plan[position] for position in self._turn.open_positions]
         for group in _groups(waiting, parallel=self._params.parallel_tool_calls):
             await self._run_group(group)
+
+    @property
+    def is_fatal(self) -> bool:
+        """Whether a tool raised what ends the turn."""
+        return bool(self._fatal)
 
     def report_fatal(self) -> None:
         """Something else ends the turn: what tools wanted to end it with must not be lost."""
@@ -200,9 +211,16 @@ class Batch:
             if not self._turn.is_open(position):
                 continue
             if position in self._denials:
-                self._record(position, stand_ins.denied(planned.call, self._denials[position]))
+                reason = self._denials[position]
+                result = stand_ins.denied(planned.call, reason)
+                self._refuse(position, result, f"that was denied: {reason}")
             elif planned.refusal is not None and self._begun:
-                self._record(position, planned.refusal)
+                why = "there is no tool of that name any more"
+                self._refuse(position, planned.refusal, why)
+
+    def _refuse(self, position: int, result: v.ToolResult, why: str) -> None:
+        """Answer a call that does not run; it may have run before a crash."""
+        self._record(position, recovery.without_running(self._turn, position, result, why))
 
     async def _run_group(self, group: Sequence[Planned]) -> None:
         limit = self._params.max_parallel_tools
@@ -263,7 +281,10 @@ class Batch:
         return self._services.commits.add(
             *[
                 conversation.started_record(
-                    turn, planned.call, idempotent=_tool(planned).idempotent
+                    turn,
+                    planned.call,
+                    idempotent=_tool(planned).idempotent,
+                    after=self._cut.get(planned.position),
                 )
                 for planned in group
                 if turn.is_open(planned.position)
@@ -283,7 +304,8 @@ class Batch:
         turn = self._turn
         if not turn.is_open(position):
             return
-        context = CallContext(call, copy_json(call.arguments), self._context, tool.threaded)
+        arguments, cut = copy_json(call.arguments), self._cut.get(position)
+        context = CallContext(call, arguments, self._context, tool.threaded, cut)
         context.make_current()
         timeout = tool.timeout if tool.timeout is not None else self._params.tool_timeout
         scope = None
@@ -296,7 +318,7 @@ class Batch:
         if not tool.threaded:
             turn.tool_started(position)
         if self._notices.listening:
-            self._notices.tell(ev.CallStarted, self._step, call)
+            self._notices.tell(ev.CallStarted, self._step, call, context.attempt)
         try:
             if scope is None:
                 value = await call_pair_unprotected(self._agent.call_tool, planned, context)
@@ -356,7 +378,11 @@ class Batch:
             raise InternalError(f"call {call.id!r} ended without a result")
         if _tool(planned).threaded and context.give_up():
             why = "was cancelled" if context.cancelled else "waited for a thread too long"
-            self._finished(planned, context, stand_ins.call_withdrawn(call, why))
+            result = stand_ins.call_withdrawn(call, why)
+            result = recovery.without_running(
+                self._turn, planned.position, result, f"it {why} before it began once more"
+            )
+            self._finished(planned, context, result)
             return
         if context.cancelled or context.timeout is None:
             result = stand_ins.call_cancelled(call)
@@ -387,7 +413,11 @@ class Batch:
             case InvalidArgumentsError() if str(error).strip():
                 # It was refused before the tool's function: no time was spent in it.
                 text = safe_text(str(error))
-                self._finished(planned, context, stand_ins.invalid_arguments(call, text))
+                result = stand_ins.invalid_arguments(call, text)
+                if context.attempt > 1:
+                    why = "its tool does not take these arguments any more"
+                    result = stand_ins.not_run_again(call, why)
+                self._finished(planned, context, result)
                 return
             case ToolError() if str(error).strip():
                 result = stand_ins.failed(call, safe_text(str(error)))

@@ -10,6 +10,7 @@ import attrs
 import trio
 
 import trio_runner._core.events as ev
+import trio_runner._core.records as r
 import trio_runner._core.values as v
 from trio_runner._core.errors import UsageError
 from trio_runner._core.normalise import safe_block
@@ -45,14 +46,21 @@ class BatchContext:
 
 
 class CallContext:
-    """One call on its way. Implements `trio_runner.abc.ToolContext`."""
+    """One call on its way. Implements `trio_runner.abc.ToolContext`.
+
+    Args:
+      threaded: it begins in a worker thread, which says so.
+      after: the record of its start that a crash cut.
+    """
 
     __slots__ = (
         "_batch",
         "_call",
+        "_key",
         "_unclaimed",
         "arguments",
         "attached",
+        "attempt",
         "began",
         "cancelled",
         "open",
@@ -61,12 +69,21 @@ class CallContext:
     )
 
     def __init__(
-        self, call: v.ToolCall, arguments: v.JSONObject, batch: BatchContext, threaded: bool
+        self,
+        call: v.ToolCall,
+        arguments: v.JSONObject,
+        batch: BatchContext,
+        threaded: bool,
+        after: r.ToolStarted | None = None,
     ) -> None:
         self._call: Final = call
         self._batch: Final = batch
         #: Who takes the item out may start (or give up) a threaded call: list.pop is atomic.
         self._unclaimed: Final = [True] if threaded else None
+        #: The key of the attempts that a crash cut; None for a first one.
+        self._key: Final = None if after is None else after.key
+        #: 1, or more when the call is run again after a crash.
+        self.attempt: Final = 1 if after is None else after.attempt + 1
         self.arguments: Mapping[str, Any] = arguments
         #: When the tool was called, on trio's clock.
         self.began: float = trio.current_time()
@@ -94,12 +111,7 @@ class CallContext:
     @property
     def idempotency_key(self) -> str:
         """``turn:step:call``; the turn is named with its session."""
-        return f"{self._batch.key_prefix}:{self._call.id}"
-
-    @property
-    def attempt(self) -> int:
-        """1: no call is run again yet."""
-        return 1
+        return self._key or f"{self._batch.key_prefix}:{self._call.id}"
 
     @property
     def resumed(self) -> bool:

@@ -16,6 +16,7 @@ from typing import Final
 
 import attrs
 
+import trio_runner._core.compaction as compaction
 import trio_runner._core.records as r
 import trio_runner._core.stand_ins as stand_ins
 import trio_runner._core.values as v
@@ -148,6 +149,17 @@ class Conversation:
             return kept
         return newest
 
+    def take_up(self) -> Turn:
+        """Go on with the unfinished turn; its calls that had started are cut.
+
+        Raises:
+          NothingToResumeError: there is none.
+        """
+        turn = self.unfinished_turn()
+        turn.resumed()
+        self._loaded = None
+        return turn
+
     def key_prefix(self, turn: Turn) -> str:
         """The ``turn:step`` part of the idempotency keys of the turn's present step."""
         # What is recorded nowhere may have the same numbers again after a restart.
@@ -155,17 +167,27 @@ class Conversation:
         return f"{name}/{turn.number}:{turn.step}"
 
     def started_record(
-        self, turn: Turn, call: v.ToolCall, *, idempotent: bool = False
+        self,
+        turn: Turn,
+        call: v.ToolCall,
+        *,
+        idempotent: bool = False,
+        after: r.ToolStarted | None = None,
     ) -> r.ToolStarted:
-        """The record that ``call`` may run from here on."""
+        """The record that ``call`` may run from here on.
+
+        Args:
+          after: the record of its start that a crash cut: the key stays, the attempt is the next.
+        """
         return r.ToolStarted(
             turn.number,
             turn.step,
             call.id,
             call.name,
             r.arguments_hash(call.arguments),
-            f"{self.key_prefix(turn)}:{call.id}",
+            f"{self.key_prefix(turn)}:{call.id}" if after is None else after.key,
             idempotent,
+            1 if after is None else after.attempt + 1,
         )
 
     def tells_last_turn(self, last: Callable[[], LastTurn | None]) -> None:
@@ -219,7 +241,7 @@ class Conversation:
         return (*made, *rest)
 
     def answer_started(self, turn: Turn) -> tuple[v.ToolResult, ...]:
-        """Answer the open calls of a cut turn that may have run; the others stay open."""
+        """Answer the open calls of a cut turn that may have run, and none of them runs again."""
         reply = turn.reply
         loaded, self._loaded = self._loaded is not None, None
         if reply is None:
@@ -270,6 +292,16 @@ class Conversation:
             self.history.replace(given)
         if turn is None or turn.history is self.history:
             self.commits.add(r.HistoryReplaced(given))
+
+    def shorten(self, record: r.Compacted | r.Trimmed) -> None:
+        """Compact or trim the history as ``record`` says; an open step stays open.
+
+        Raises:
+          HistoryError: it does not fit, or cuts a step; nothing was changed.
+        """
+        self.require_idle("shorten the history")
+        compaction.shorten(self.history, record)
+        self.commits.add(record)
 
     def load(self, messages: Iterable[v.Message]) -> None:
         """Take over a history from elsewhere.

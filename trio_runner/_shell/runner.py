@@ -14,7 +14,6 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Final, Self
 
-import attrs
 import trio
 
 import trio_runner._core.records as r
@@ -33,16 +32,16 @@ from trio_runner._core.normalise import with_plain_meta
 from trio_runner._core.params import DEFAULT_PARAMS, RequestParams
 from trio_runner._core.reconcile import HistoryRollbackState
 from trio_runner._core.turn import Phase
-from trio_runner._core.validity import has_content, input_problems
+from trio_runner._core.validity import input_problems
 from trio_runner._shell.ending import Ending, LeftElsewhere
+from trio_runner._shell.given import Input as Input
+from trio_runner._shell.given import split_input
 from trio_runner._shell.hooks import ToolRunnerHooks, merge_hooks
 from trio_runner._shell.loop_agent import ToolLoopAgent
 from trio_runner._shell.notices import Notices
+from trio_runner._shell.recovering import recover
 from trio_runner._shell.steps import Steps
-from trio_runner.abc import Observer, Tool
-
-#: What a turn may be started with.
-Input = str | v.Message | Sequence[v.Message]
+from trio_runner.abc import Observer, Tool, UnknownPolicy
 
 
 class ToolRunner:
@@ -65,6 +64,7 @@ class ToolRunner:
       observers: told as well as the agent's own.
       tools: instead of the agent's, for this turn.
       resume: go on with the agent's unfinished turn; ``messages`` must be ().
+      unknown: asked, when resuming, about each call that a crash cut.
     """
 
     def __init__(
@@ -77,14 +77,18 @@ class ToolRunner:
         observers: Iterable[Observer] = (),
         tools: Sequence[Tool] | None = None,
         resume: bool = False,
+        unknown: UnknownPolicy | None = None,
     ) -> None:
         config = agent.config
         self._agent: Final = agent
         self._conversation: Final = agent.conversation
-        self._input: Final = _as_input(messages)
+        self._input: Final = split_input(messages)
         if resume == any(self._input):
             raise ValueError("a new turn needs input, and a resumed one takes none")
+        if unknown is not None and not resume:
+            raise ValueError("unknown= is asked when a turn is resumed, and this one is new")
         self._resume: Final = resume
+        self._unknown: Final = unknown
         base = config.params.over(DEFAULT_PARAMS)
         self._params: Final = base if params is None else params.over(base)
         own = getattr(agent, "tool_runner_hooks", None)
@@ -239,7 +243,8 @@ class ToolRunner:
     async def __aenter__(self) -> Self:
         """Take the agent for this turn and record its input.
 
-        Checkpoint: yes, before anything is changed.
+        Checkpoint: yes, before anything is changed. A policy for unknown calls is
+        asked before that as well.
 
         Raises:
           BusyError: the agent has a turn running, or this runner was used before.
@@ -251,13 +256,18 @@ class ToolRunner:
             raise BusyError("a runner runs one turn; make a new one with agent.turn(...)")
         self._conversation.acquire(self)
         try:
-            self._begin()
+            max_bytes = self._params.max_result_bytes
+            self._begin(
+                await recover(self._agent, self._tools, self._unknown, max_bytes)
+                if self._resume
+                else ()
+            )
         except BaseException:
             self._conversation.release(self)
             raise
         return self
 
-    def _begin(self) -> None:
+    def _begin(self, recovered: tuple[v.ToolResult, ...]) -> None:
         given, results = self._input
         problems = input_problems(given)
         if problems:
@@ -272,6 +282,7 @@ class ToolRunner:
             notices=self._notices,
             tools=self._tools,
             resume=self._resume,
+            recovered=recovered,
             can_cancel_calls=self.is_held
             or self._hooks != ToolRunnerHooks()
             or self._notices.listening,
@@ -445,43 +456,6 @@ class ToolRunner:
                 "agent.generate(...). An abandoned iterator could not finish its turn"
             )
         return self._steps
-
-
-def _as_input(messages: Input) -> tuple[tuple[v.Message, ...], tuple[v.ToolResult, ...]]:
-    """Split the input into messages to send and results for open calls.
-
-    Raises:
-      TypeError: it is neither text nor messages.
-      ValueError: it is blank.
-    """
-    match messages:
-        case str():
-            given: Sequence[v.Message] = (v.Message.user(messages),)
-        case v.Message():
-            given = (messages,)
-        case _:
-            try:
-                given = tuple(messages)
-            except TypeError:
-                raise TypeError(
-                    f"the input is a {type(messages).__name__}; expected text or Message values"
-                ) from None
-    plain: list[v.Message] = []
-    results: list[v.ToolResult] = []
-    for message in given:
-        if type(message) is not v.Message:
-            raise TypeError(
-                f"the input holds a {type(message).__name__}; expected text or Message values"
-            )
-        message = with_plain_meta(message)  # noqa: PLW2901
-        results.extend(message.tool_results)
-        answers = bool(message.tool_results) and message.role == "user"
-        if answers and not message.content:
-            continue
-        if not (has_content(message.content) or message.tool_calls):
-            raise ValueError("the input is blank; expected text or another content block")
-        plain.append(attrs.evolve(message, tool_results=()) if answers else message)
-    return tuple(plain), tuple(results)
 
 
 def _descends_from(ancestor: trio.lowlevel.Task) -> bool:

@@ -22,6 +22,7 @@ import trio
 
 import trio_runner._core.events as ev
 import trio_runner._core.records as r
+import trio_runner._core.recovery as recovery
 import trio_runner._core.stand_ins as stand_ins
 import trio_runner._core.values as v
 from trio_runner._core.errors import HistoryError
@@ -53,6 +54,7 @@ class Steps:
       results: the input's results for open calls.
       tools: instead of the agent's.
       resume: go on with the agent's unfinished turn.
+      recovered: answers to its calls that a crash cut; the others of them run again.
       can_cancel_calls: somebody can reach `cancel_call`.
 
     Raises:
@@ -72,6 +74,7 @@ class Steps:
         notices: Notices,
         tools: Sequence[Tool] | None,
         resume: bool,
+        recovered: tuple[v.ToolResult, ...],
         can_cancel_calls: bool,
     ) -> None:
         self._runner: Final = runner
@@ -94,8 +97,8 @@ class Steps:
         self.last: v.Message | None = None
         #: The batch that is planned or runs; None between batches.
         self.batch: Batch | None = None
-        self.turn: Final = self._resumed_turn() if resume else self._new_turn(given, results)
         conversation = self._conversation
+        self.turn: Final = conversation.take_up() if resume else self._new_turn(given, results)
         kept = self.turn.history is conversation.history
         self.commits: Final = conversation.commits if kept else Commits(None)
         self.ending: Final = Ending(self.turn, conversation, self.commits, self._config, notices)
@@ -107,6 +110,11 @@ class Steps:
         notices.begin(self.turn.number)
         if notices.listening:
             notices.tell(ev.TurnStarted, given, resume)
+        for result in recovered:
+            self._answer(result)
+        if resume:
+            replies = [message for message in self.turn.messages if message.role == "assistant"]
+            self.last = self.turn.reply or (replies[-1] if replies else None)
         #: When the turn's time is up, on trio's clock.
         self.deadline: Final = (
             math.inf if params.turn_timeout is None else trio.current_time() + params.turn_timeout
@@ -123,14 +131,6 @@ class Steps:
         else:
             turn = conversation.new_turn_aside()
         turn.input_added(given)
-        return turn
-
-    def _resumed_turn(self) -> Turn:
-        turn = self._conversation.unfinished_turn()
-        turn.resumed()
-        self._conversation.answer_started(turn)
-        replies = [message for message in turn.messages if message.role == "assistant"]
-        self.last = replies[-1] if replies else None
         return turn
 
     # --- one step ---------------------------------------------------------------
@@ -239,7 +239,8 @@ class Steps:
                 raise
         try:
             await batch.run()
-            await self._settle()
+            if not batch.is_fatal:  # else the turn ends, and what it waits for is bounded by grace
+                await self._settle()
         except BaseException:
             batch.report_fatal()
             raise
@@ -255,12 +256,20 @@ class Steps:
         position = turn.position_of(call_id)
         if turn.reply is None or position is None:
             return False
-        step, result = turn.step, stand_ins.call_withdrawn(turn.reply.tool_calls[position])
+        result = stand_ins.call_withdrawn(turn.reply.tool_calls[position])
+        why = "it was cancelled before it began once more"
+        self._answer(recovery.without_running(turn, position, result, why))
+        return True
+
+    def _answer(self, result: v.ToolResult) -> None:
+        """An open call has its result without a batch."""
+        turn = self.turn
+        position, step = turn.position_of(result.call_id), turn.step
+        assert position is not None
         turn.tool_finished(position, result)
         self.commits.add(r.ToolFinished(turn.number, step, result))
         if self._notices.listening:
             self._notices.tell(ev.CallFinished, step, result)
-        return True
 
     async def _complete(self, reply: v.Message) -> None:
         """The decided end: recorded and committed, then the last hook."""
