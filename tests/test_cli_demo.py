@@ -21,6 +21,7 @@ import trio_runner as tr
 import trio_runner._cli.demo as demo
 import trio_runner._cli.demo_script as demo_script
 import trio_runner._cli.demo_view as demo_view
+import trio_runner._cli.terminal as terminal
 import trio_runner.abc as abc
 from trio_runner._core.params import DEFAULT_PARAMS
 
@@ -216,8 +217,8 @@ def test_a_signal_while_the_summary_is_written_does_not_lose_it(
     before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        arguments = ["demo", "--json", "--directory", str(tmp_path)]
-        done = click.testing.CliRunner().invoke(demo.cli, arguments)
+        arguments = ["--json", "--directory", str(tmp_path)]
+        done = click.testing.CliRunner().invoke(demo.demo, arguments)
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
@@ -230,7 +231,7 @@ def test_a_signal_while_the_summary_is_written_does_not_lose_it(
     [["--directory", "no/such/directory"], ["--delay", "-1"], ["--delay", "nan"], ["--what"]],
 )
 def test_wrong_usage_is_exit_status_2(arguments: list[str]) -> None:
-    done = click.testing.CliRunner().invoke(demo.cli, ["demo", *arguments])
+    done = click.testing.CliRunner().invoke(demo.demo, arguments)
     assert done.exit_code == 2
     assert "Usage" in done.output
 
@@ -381,11 +382,11 @@ def test_the_answer_says_which_tools_failed_and_why() -> None:
     ],
 )
 def test_what_a_terminal_would_obey_is_escaped(text: str, shown: str) -> None:
-    assert demo_view.printable(text) == shown
+    assert terminal.printable(text) == shown
 
 
 def test_a_call_is_shown_on_one_bounded_line() -> None:
-    shown = demo_view.call_text(tr.ToolCall("1", "t", {"text": "x\n" * 1000}))
+    shown = terminal.call_text(tr.ToolCall("1", "t", {"text": "x\n" * 1000}))
     assert "\n" not in shown
     assert len(shown) < 100
 

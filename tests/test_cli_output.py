@@ -14,6 +14,7 @@ import pytest
 import trio_runner._cli as cli
 import trio_runner._cli.demo as demo
 import trio_runner._cli.demo_view as demo_view
+import trio_runner._cli.terminal as terminal
 
 #: Seconds after which a test takes something for hanging.
 LONG = 50.0
@@ -105,7 +106,7 @@ def test_a_current_directory_that_is_gone_is_wrong_usage(
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    done = click.testing.CliRunner().invoke(demo.cli, ["demo"])
+    done = click.testing.CliRunner().invoke(demo.demo, [])
     assert done.exit_code == 2
     assert "current directory" in done.output
 
@@ -120,7 +121,7 @@ def test_a_ctrl_c_before_the_command_is_loaded_is_said(
     with pytest.raises(SystemExit) as caught:
         cli.main()
     assert caught.value.code == 130
-    assert capsys.readouterr().err == "trio-runner: interrupted before the turn began\n"
+    assert capsys.readouterr().err == "trio-runner: interrupted before the command began\n"
 
 
 def test_the_question_is_shown_before_the_server_is_started(
@@ -133,5 +134,5 @@ def test_the_question_is_shown_before_the_server_is_started(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(demo.tr.ToolAgent, "__aenter__", opening)
-    demo.DemoRun(tmp_path, 0.0, demo_view.View(demo_view.console(quiet=False))).run()
+    demo.DemoRun(tmp_path, 0.0, demo_view.View(terminal.console(quiet=False))).run()
     assert seen[0].startswith("What is in this directory?")

@@ -1,9 +1,12 @@
-"""Cancel your own tool at every step it takes, and see what it leaves behind."""
+"""Your own tool in a turn, with every fault at every step, and a promise of your own."""
+
+from collections.abc import Iterator
 
 import trio
 
 import trio_runner as tr
-from trio_runner.testing import Case, Outcome, ScriptedModel, call, sweep
+from trio_runner.testing import call, check_agent
+from trio_runner.testing.contract import CONTRACT, Evidence
 
 
 class Account:
@@ -14,30 +17,29 @@ class Account:
 
     async def transfer(self, amount: int) -> str:
         """Move an amount from left to right."""
-        await trio.lowlevel.checkpoint()  # ask whether we may: a cancel here is harmless
+        await trio.lowlevel.checkpoint()  # a cancel here is harmless
         self.left -= amount
         self.right += amount  # no checkpoint between the two
         await trio.lowlevel.checkpoint()
         return f"moved {amount}"
 
 
-def make_case() -> Case:
-    account = Account()
-    model = ScriptedModel([[call("transfer", amount=3), call("transfer", amount=4)], "Done."])
-    agent = tr.ToolAgent("bank", model=model, tools=[account.transfer])
+accounts = [Account()]
 
-    async def run() -> None:
-        await agent.generate("Move 3, then 4.")
 
-    def check(_: Outcome) -> list[str]:
-        tr.check_history(agent.history)
-        total = account.left + account.right
-        return [] if total == 10 else [f"{10 - total} went missing"]
+def make_agent(model: tr.Model) -> tr.ToolAgent:
+    accounts[0] = Account()  # everything anew: each position has an agent of its own
+    return tr.ToolAgent("bank", model=model, tools=[accounts[0].transfer])
 
-    return Case(run=run, check=check)
+
+def money_is_kept(_: Evidence) -> Iterator[str]:
+    if accounts[0].left + accounts[0].right != 10:
+        yield f"{10 - accounts[0].left - accounts[0].right} went missing"
 
 
 if __name__ == "__main__":
-    report = sweep(make_case, seeds=range(2))
+    script = [[call("transfer", amount=3), call("transfer", amount=4)], "Done."]
+    checks = {**CONTRACT, "money": money_is_kept}
+    report = check_agent(make_agent, script, checks=checks, seeds=[0])
     report.raise_if_failed()
-    print(f"{report.positions} positions, no violation")
+    print(report.render())

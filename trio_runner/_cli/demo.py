@@ -22,6 +22,7 @@ import trio
 import trio_runner as tr
 import trio_runner._cli.demo_script as demo_script
 import trio_runner._cli.demo_view as demo_view
+import trio_runner._cli.terminal as terminal
 from trio_runner.testing import ScriptedModel
 from trio_runner_adapters.mcp import McpServerError, McpToolset
 
@@ -30,19 +31,13 @@ _STATUS: Final = {"SIGINT": 130, "SIGTERM": 143}
 _CALL_TIMEOUT: Final = 60.0
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="trio-runner")
-def cli() -> None:
-    """The agent tool loop for trio that can be cancelled anywhere."""
-
-
 def _finite(_: click.Context, __: click.Parameter, value: float) -> float:
     if not math.isfinite(value):
         raise click.BadParameter("expected a finite number of seconds")
     return value
 
 
-@cli.command()
+@click.command()
 @click.option(
     "--directory",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -58,12 +53,15 @@ def _finite(_: click.Context, __: click.Parameter, value: float) -> float:
 )
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON report and nothing else.")
 def demo(directory: Path, delay: float, as_json: bool) -> None:
-    """Run one turn: a scripted planner and real file tools, several at once."""
+    """Run one turn: a scripted planner and real file tools.
+
+    Several tools run at once. Ctrl-C stops the turn wherever it is.
+    """
     for stream in (sys.stdout, sys.stderr):
         # A file's name must not end the demo on a terminal that cannot show it.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    view = demo_view.View(demo_view.console(quiet=as_json))
+    view = demo_view.View(terminal.console(quiet=as_json))
     run = DemoRun(_absolute(directory), delay, view)
     run.run()
     # The turn is over and nothing runs: a further signal would only lose the summary.

@@ -1,23 +1,22 @@
 """What the demo shows: calls as they start and end, the answer, the summary, the JSON report.
 
 What may live here: text and its colours; nothing that decides anything. All text
-from files and servers goes through `printable`, since a terminal obeys what it is sent.
+from files and servers goes through `terminal.printable`, since a terminal obeys what it is sent.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import attrs
 import rich.console
-import rich.text
 import trio
 
 import trio_runner as tr
+import trio_runner._cli.terminal as terminal
 import trio_runner.events as events
 
 _STYLES: Final[Mapping[tr.CallStatus, str]] = {
@@ -26,23 +25,6 @@ _STYLES: Final[Mapping[tr.CallStatus, str]] = {
     tr.CallStatus.NOT_STARTED: "yellow",
     tr.CallStatus.CANCELLED: "yellow",
 }
-
-
-def printable(text: str) -> str:
-    """Return ``text`` with whatever is not printable written as an escape; line breaks stay."""
-    return "".join(
-        [
-            one if one.isprintable() or one == "\n" else one.encode("unicode_escape").decode()
-            for one in text
-        ]
-    )
-
-
-def call_text(call: tr.ToolCall) -> str:
-    """Return a call as a line of text, bounded."""
-    arguments = ", ".join(f"{key}={value!r}" for key, value in call.arguments.items())
-    shown = arguments if len(arguments) <= 60 else f"{arguments[:57]}..."
-    return printable(f"{call.name}({shown})")
 
 
 @attrs.frozen
@@ -103,31 +85,15 @@ class Report:
         )
 
 
-class _Console(rich.console.Console):
-    """A console that does not exit the process when its reader is gone: `View` sees to that."""
-
-    def on_broken_pipe(self) -> None:
-        """Raise on; called while the error is handled."""
-        raise  # noqa: PLE0704 - rich calls this in its except block
-
-
-def console(*, quiet: bool) -> rich.console.Console:
-    """Return the console for a `View`; a quiet one shows nothing."""
-    return _Console(quiet=quiet, highlight=False)
-
-
-class View:
+class View(terminal.Output):
     """Writes to the terminal; an observer of the turn.
 
-    Output that cannot be written (its reader is gone, the disk is full) is given up:
-    the scope of `stop_with` is cancelled, and `finish` tells.
+    When output cannot be written the scope of `stop_with` is cancelled.
     """
 
     def __init__(self, console: rich.console.Console) -> None:
-        self._console = console
+        super().__init__(console)
         self._calls: dict[str, tr.ToolCall] = {}
-        #: Why nothing more is written.
-        self._lost: OSError | None = None
         #: What is of no use when nobody reads.
         self._scope: trio.CancelScope | None = None
 
@@ -137,8 +103,8 @@ class View:
         if self._lost is not None:
             scope.cancel()
 
-    def _give_up(self, error: OSError) -> None:
-        self._lost = error
+    def gave_up(self) -> None:
+        """Cancel what is of no use when nobody reads."""
         if self._scope is not None:
             self._scope.cancel()
 
@@ -147,49 +113,19 @@ class View:
         match event:
             case events.CallStarted(call=call):
                 self._calls[call.id] = call
-                self.line(f"  > {call_text(call)}", "cyan")
+                self.line(f"  > {terminal.call_text(call)}", "cyan")
             case events.CallFinished(result=result):
                 call = self._calls.get(result.call_id) or tr.ToolCall(result.call_id, result.name)
                 self.call(CallReport(call, result))
             case _:
                 pass
 
-    def line(self, text: str, style: str = "") -> None:
-        """Write one paragraph as it is: no markup, nothing guessed about it."""
-        if self._lost is None:
-            try:
-                self._console.print(rich.text.Text(printable(text), style=style), soft_wrap=True)
-            except OSError as error:
-                self._give_up(error)
-
-    def raw(self, text: str) -> None:
-        """Write text as it is, past the console."""
-        if self._lost is None and sys.stdout is not None:
-            try:
-                sys.stdout.write(text)
-            except OSError as error:
-                self._lost = error
-
-    def finish(self) -> bool:
-        """Write what is buffered, and return whether output was lost."""
-        if sys.stdout is None:
-            return True
-        try:
-            sys.stdout.flush()
-        except OSError as error:
-            self._lost = self._lost or error
-        if self._lost is None:
-            return False
-        if not isinstance(self._lost, BrokenPipeError):
-            sys.stderr.write(f"trio-runner: cannot write the output: {self._lost.strerror}\n")
-        return True
-
     def call(self, report: CallReport) -> None:
         """Write what became of a call."""
         result = report.result
         took = "" if result.duration is None else f" after {result.duration:.2f} s"
         style = _STYLES.get(result.status, "red")
-        self.line(f"  < {call_text(report.call)}: {result.status.value}{took}", style)
+        self.line(f"  < {terminal.call_text(report.call)}: {result.status.value}{took}", style)
 
     def summary(self, report: Report) -> None:
         """Write the answer, or where the turn stopped, and the check of the history."""
@@ -215,7 +151,7 @@ class View:
             ("never started", _of(report, tr.CallStatus.NOT_STARTED)),
         )
         for what, calls in groups:
-            names = ", ".join(call_text(each.call) for each in calls) or "-"
+            names = ", ".join(terminal.call_text(each.call) for each in calls) or "-"
             self.line(f"  {what} ({len(calls)}): {names}")
 
 

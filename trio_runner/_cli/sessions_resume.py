@@ -1,0 +1,104 @@
+"""``trio-runner sessions resume``: a turn that was cut, taken up with the user's agent.
+
+What may live here: making the agent on the session, and telling how the turn went.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import sys
+
+import trio_runner as tr
+import trio_runner._cli.check_target as check_target
+import trio_runner._cli.terminal as terminal
+
+
+class Resumption:
+    """One use of the command.
+
+    Raises:
+      TargetError: there is no such factory, or it makes no agent on a session.
+    """
+
+    def __init__(self, journal: tr.SqliteJournal, session: str, target: str) -> None:
+        with contextlib.redirect_stdout(sys.stderr):  # stdout is for the answer
+            self._agent = _agent(journal, session, target)
+        self._session = session
+
+    def run(self, *, as_json: bool) -> int:
+        """Resume the turn and show its answer; return the exit status.
+
+        Raises:
+          NothingToResumeError: the session has no turn without an answer.
+        """
+        error: Exception | None = None
+        reply: tr.Message | None = None
+        try:
+            with contextlib.redirect_stdout(sys.stderr):
+                reply = tr.run(self._resume)
+        except (tr.JournalError, tr.NothingToResumeError):
+            raise
+        except KeyboardInterrupt:
+            return self._interrupted()
+        # The agent is the user's, and may raise anything.
+        except Exception as problem:  # noqa: BLE001  the border: it is shown
+            error = problem
+        except BaseExceptionGroup as group:
+            _, rest = group.split(KeyboardInterrupt)
+            if rest is not None:
+                raise
+            return self._interrupted()
+        return self._show(reply, error, as_json=as_json)
+
+    async def _resume(self) -> tr.Message:
+        async with self._agent as agent:
+            return await agent.resume()
+
+    def _show(self, reply: tr.Message | None, error: Exception | None, *, as_json: bool) -> int:
+        last = self._agent.last_turn
+        end_reason = None if last is None else last.end_reason.value
+        answer = None if reply is None else reply.text
+        out = terminal.Output(terminal.console())
+        if error is not None:
+            trace = terminal.printable(check_target.trace_of(error))
+            sys.stderr.write(f"trio-runner sessions: the turn failed:\n{trace}\n")
+        if as_json:
+            report = {"session_id": self._session, "end_reason": end_reason, "answer": answer}
+            out.raw(json.dumps(report) + "\n")
+        elif answer is not None:
+            out.line(answer)
+        lost = out.finish()
+        return 1 if lost or error is not None else 0
+
+    def _interrupted(self) -> int:
+        sys.stderr.write(
+            f"trio-runner sessions: interrupted; session {self._session!r} is kept, and the same "
+            "command goes on with it\n"
+        )
+        return 130
+
+
+def _agent(journal: tr.SqliteJournal, session: str, target: str) -> tr.ToolAgent:
+    factory = check_target.find(target).factory
+    parameters = inspect.signature(factory).parameters
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    missing = [] if takes_any else [n for n in ("journal", "session") if n not in parameters]
+    model = parameters.get("model")
+    if missing:
+        raise check_target.TargetError(
+            f"{target} does not take {' and '.join(missing)}; expected a function that makes a "
+            "trio_runner.ToolAgent with journal= and session="
+        )
+    if model is not None and model.default is model.empty:
+        raise check_target.TargetError(
+            f"{target} needs 'model'; expected a function that brings its own model"
+        )
+    try:
+        return factory(journal=journal, session=session)
+    except Exception as error:
+        # The user's function may raise anything.
+        raise check_target.TargetError(
+            f"{target} raised:\n{check_target.trace_of(error)}"
+        ) from error
