@@ -680,6 +680,7 @@ print(report.to_json())
 
 
 @pytest.mark.slow
+@pytest.mark.mutant
 @pytest.mark.parametrize(("file", "old", "new", "promise"), MUTANTS)
 def test_a_planted_fault_of_the_library_is_caught(
     file: str, old: str, new: str, promise: str, tmp_path: Path

@@ -20,6 +20,7 @@ import pytest
 
 import trio_runner
 
+pytestmark = pytest.mark.mutant
 PACKAGE = pathlib.Path(trio_runner.__file__).parent
 
 RUN = """

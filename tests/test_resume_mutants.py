@@ -106,6 +106,7 @@ def found_in(root: pathlib.Path) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.mutant
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_planted_fault_is_caught(mutant: Mutant, tmp_path: pathlib.Path) -> None:
     shutil.copytree(PACKAGE, tmp_path / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -118,5 +119,6 @@ def test_a_planted_fault_is_caught(mutant: Mutant, tmp_path: pathlib.Path) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.mutant
 def test_the_same_sweep_finds_nothing_in_the_unchanged_package() -> None:
     assert found_in(PACKAGE.parent) == []

@@ -201,6 +201,7 @@ def found_in(root: pathlib.Path, how: str, examples: int) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.mutant
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_planted_fault_is_caught(mutant: Mutant, tmp_path: pathlib.Path) -> None:
     plant(mutant, tmp_path)
@@ -208,6 +209,7 @@ def test_a_planted_fault_is_caught(mutant: Mutant, tmp_path: pathlib.Path) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.mutant
 @pytest.mark.parametrize("how", [BY_THE_MACHINE, EVERY_STEP], ids=["machine", "every step"])
 def test_the_same_finds_nothing_in_the_unchanged_package(how: str) -> None:
     assert found_in(PACKAGE.parent, how, 60) == ""

@@ -87,7 +87,7 @@ class Recorded:
         case = self._make_case()
 
         def check(outcome: Outcome) -> Iterator[str]:
-            violations = list(case.check(outcome))
+            violations = list(case.check(outcome) or ())
             state = case.end_state(outcome) if case.end_state is not None else None
             self._note(outcome, violations, state)
             yield from violations

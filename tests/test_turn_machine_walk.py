@@ -189,6 +189,7 @@ def run_walk(root: pathlib.Path, bounds: tuple[int, int, bool]) -> tuple[int, st
 
 
 @pytest.mark.slow
+@pytest.mark.mutant
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_fault_planted_in_the_machine_is_found(mutant: Mutant, tmp_path: pathlib.Path) -> None:
     shutil.copytree(PACKAGE, tmp_path / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -201,6 +202,7 @@ def test_a_fault_planted_in_the_machine_is_found(mutant: Mutant, tmp_path: pathl
 
 
 @pytest.mark.slow
+@pytest.mark.mutant
 @pytest.mark.parametrize("bounds", sorted({mutant.bounds for mutant in MUTANTS}))
 def test_the_same_walk_finds_nothing_in_the_unchanged_machine(
     bounds: tuple[int, int, bool],

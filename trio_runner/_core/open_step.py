@@ -33,18 +33,18 @@ class OpenStep:
 
     def __init__(self, reply: v.Message) -> None:
         count = len(reply.tool_calls)
-        self.reply = reply
+        self.reply: v.Message = reply
         #: By position in the request; None while the call is open.
         self.results: list[v.ToolResult | None] = [None] * count
         #: By position: whether the tool function may have been entered; 0, STARTED or CUT.
-        self.started = bytearray(count)
+        self.started: bytearray = bytearray(count)
         #: By position: how often the call was started, over all processes.
-        self.attempts = [0] * count
+        self.attempts: list[int] = [0] * count
         #: By position: the record of the newest start, of those that were replayed.
         self.starts: dict[int, r.ToolStarted] = {}
-        self.missing = count
+        self.missing: int = count
         #: Position by call id.
-        self.positions = {call.id: i for i, call in enumerate(reply.tool_calls)}
+        self.positions: dict[str, int] = {call.id: i for i, call in enumerate(reply.tool_calls)}
         #: By position: the messages with media that the call attached.
         self.attached: dict[int, Sequence[v.Message]] = {}
 

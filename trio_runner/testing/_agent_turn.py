@@ -27,7 +27,13 @@ from trio_runner.testing._faults import FAULTS, Fault, SweepError, as_fault
 from trio_runner.testing._outcome import Outcome
 from trio_runner.testing._scripted import ScriptedModel, ScriptExhausted, ScriptItem
 from trio_runner.testing._sweep import sweep
-from trio_runner.testing._turn_cases import DRIVES, SESSION, Drive, TurnCases
+from trio_runner.testing._turn_cases import (
+    DRIVES,
+    SESSION,
+    Drive,
+    ReadableJournal,
+    TurnCases,
+)
 
 _BATCHES: Final = (3, 2)
 _NO_SESSION: Final = "make_agent takes no journal and session, so no session is swept"
@@ -82,12 +88,13 @@ class AgentTurn(TurnCases):
     def make(self) -> None:
         """Make the agent of one case, and watch it."""
         witness = self.witness
-        self.journal = self.make_journal() if self.has_journal else None
+        self.journal: ReadableJournal | None = self.make_journal() if self.has_journal else None
         model = witness.model(ScriptedModel(self.replies))
         settings: dict[str, Any] = {"model": model}
         if self.journal is not None:
             settings |= {"journal": witness.journal(self.journal), "session": SESSION}
-        self.agent = agent = self._agent(settings)
+        agent = self._agent(settings)
+        self.agent: ToolAgent = agent
         if agent is self._former:
             raise SweepError(
                 f"make_agent returned {agent!r} again; each position needs an agent of its own"

@@ -130,7 +130,7 @@ class SessionLedger:
         #: What was seen to be wrong as it happened.
         self.problems: list[str] = []
         #: Whether the newest turn runs without history.
-        self.aside = False
+        self.aside: bool = False
         #: Set when the power is cut: what happens then happens to nobody.
         self.dead = False
         #: Whether the journal has kept everything so far.
@@ -214,7 +214,9 @@ class SessionLedger:
         return truth
 
     def _begins(self, what: str) -> None:
-        if trio.current_effective_deadline() == -math.inf:
+        # In a thread nothing can be said: the cancel may have come after the thread began.
+        in_task = trio.lowlevel.in_trio_task()
+        if in_task and trio.current_effective_deadline() == -math.inf:
             self.problems.append(f"C1: {what} began after the cancel")
 
     # --- what cannot be relied on any more ----------------------------------------

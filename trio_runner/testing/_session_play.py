@@ -101,7 +101,7 @@ class SessionPlay:
         durability: tr.Durability = "best_effort",
         grace: float = 5.0,
     ) -> None:
-        self.ledger = SessionLedger()
+        self.ledger: SessionLedger = SessionLedger()
         self.ledger.healthy = healthy
         self.journal = journal
         self._durability: tr.Durability = durability

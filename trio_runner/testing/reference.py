@@ -70,12 +70,13 @@ class ReferenceTurn(TurnCases):
     def make(self) -> None:
         """Make the agent of one case."""
         self.model = _script()
-        self.journal = self.make_journal() if self._other_journal is None else self._other_journal()
-        self.agent = tr.ToolAgent(
+        journal = (self._other_journal or self.make_journal)()
+        self.journal: ReadableJournal | None = journal
+        self.agent: tr.ToolAgent = tr.ToolAgent(
             "reference",
             model=self.witness.model(self.model),
             tools=self._tools,
-            journal=self.witness.journal(self.journal),
+            journal=self.witness.journal(journal),
             session=SESSION,
             grace=self._grace,
             observers=self._observers(),
