@@ -54,7 +54,7 @@ APPLICATIONS: Mapping[str, str] = {
 DIRECT_CALLS: Mapping[tuple[str, str], str] = {
     ("trio_runner/_shell/agent.py", "reply"): "is itself called through a trampoline only",
     ("trio_runner/_shell/agent.py", "run_tools"): "list_tools: has trampolines of its own",
-    ("trio_runner/_shell/agent.py", "__open"): "list_tools: has trampolines of its own",
+    ("trio_runner/_shell/agent.py", "__check_names"): "list_tools: has trampolines of its own",
     ("trio_runner/_shell/hooks.py", "__call__"): "a chain is a hook: called through a trampoline",
     ("trio_runner/_shell/function_tools.py", "call_by_name"): "stands for fn, called as fn is",
     ("trio_runner/_shell/function_tools.py", "_in_thread"): "Ctrl-C never strikes in a thread",

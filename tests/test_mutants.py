@@ -312,8 +312,8 @@ class Commits:
     ),
     Mutant(
         "a_commit_that_fails_when_the_session_closes_is_not_told",
-        "_shell/agent.py",
-        (put("commits.give_up(self.__config.grace)", "pass"),),
+        "_shell/belongings.py",
+        (put("commits.give_up(self._grace)", "pass"),),
         "C7: an error was lost",
         {"drive": "generate", "watched": True},
         {"faults": [], "pairs": [["journal_error", "commit_error"]], "seeds": [0]},

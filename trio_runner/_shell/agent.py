@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -11,7 +10,6 @@ import trio
 
 import trio_runner._core.compaction as compaction
 import trio_runner._core.values as v
-import trio_runner._shell.finishing as finishing
 from trio_runner._core.convert import result_from_value
 from trio_runner._core.errors import NotEnteredError
 from trio_runner._core.history import History
@@ -20,19 +18,18 @@ from trio_runner._core.params import DEFAULT_PARAMS, RequestParams
 from trio_runner._core.planning import ToolTable, plan_tool_calls
 from trio_runner._core.turn import Turn
 from trio_runner._shell.batch import Batch, BatchServices
+from trio_runner._shell.belongings import Belongings
 from trio_runner._shell.commits import Commits
 from trio_runner._shell.conversation import Conversation, LastTurn
 from trio_runner._shell.hooks import ToolRunnerHooks
 from trio_runner._shell.ki import call_pair_unprotected, call_unprotected
 from trio_runner._shell.loop_agent import Durability, LoopConfig, Planned
 from trio_runner._shell.notices import Notices
-from trio_runner._shell.owner import Owner
 from trio_runner._shell.runner import Input, ToolRunner
 from trio_runner._shell.tools import as_tool
 from trio_runner.abc import (
     DeltaSink,
     Journal,
-    JournalSession,
     Model,
     ModelRequest,
     Observer,
@@ -41,8 +38,6 @@ from trio_runner.abc import (
     Toolset,
     UnknownPolicy,
 )
-
-_log = logging.getLogger("trio_runner")
 
 
 class ToolAgent:
@@ -103,8 +98,6 @@ class ToolAgent:
             _expect(each, "an observer", "on_event", "an object with 'def on_event'")
         self.name = name
         self.model = model
-        self.__journal = journal
-        self.__session_id = session
         self.__conversation = Conversation(history)
         self.__config = LoopConfig(
             instruction=instruction,
@@ -122,14 +115,17 @@ class ToolAgent:
         #: What the toolsets listed last, and all tools merged from it.
         self.__parts: list[Sequence[Tool]] = []
         self.__listed: tuple[Tool, ...] = ()
-        #: Tasks inside ``async with agent``; what they share is open while there are any.
-        self.__users = 0
-        self.__is_open = False
-        self.__gate = trio.Lock()
-        self.__owners: list[Owner] = []
-        self.__session: JournalSession | None = None
         for each in tools:
             self.__take(each)
+        self.__belongings = Belongings(
+            self.__conversation,
+            name=name,
+            toolsets=self.__toolsets,
+            journal=journal,
+            session_id=session,
+            grace=grace,
+            on_open=self.__check_names,
+        )
 
     # --- what the loop needs (ToolLoopAgent) ------------------------------------
 
@@ -444,11 +440,7 @@ class ToolAgent:
 
         Checkpoint: always. If it fails or is cancelled, what was opened is closed.
         """
-        await trio.lowlevel.checkpoint()
-        async with self.__gate:
-            if not self.__is_open:
-                await self.__open()
-            self.__users += 1
+        await self.__belongings.enter()
         return self
 
     @trio.lowlevel.enable_ki_protection
@@ -459,90 +451,13 @@ class ToolAgent:
         traceback: TracebackType | None,
     ) -> None:
         """Close what was opened when the last task leaves, within ``grace`` seconds."""
-        self.__users -= 1
-        if not self.__users and self.__is_open:
-            try:
-                await self.__finish(self.__close_if_unused, exc)
-            except Exception as error:
-                # What leaves the block already, or the caller's cancel, goes before it.
-                if exc is None:
-                    await trio.lowlevel.checkpoint_if_cancelled()
-                    raise
-                _report(error)
+        await self.__belongings.leave(exc)
         if exc is None:
             await trio.lowlevel.checkpoint_if_cancelled()
 
-    async def __open(self) -> None:
-        """Open everything, or nothing: what was opened when it fails is closed again."""
-        try:
-            for toolset in self.__toolsets:
-                owner = Owner(toolset)
-                self.__owners.append(owner)
-                await owner.open()
-            if self.__journal is not None and self.__session_id is not None:
-                self.__session = await self.__journal.open(self.__session_id)
-                self.__conversation.attach(self.__session, self.__session_id, self.name)
-            # Equal names of two toolsets are told now, not in the middle of a turn.
-            ToolTable(await self.list_tools())
-        except BaseException as failure:
-            try:
-                await self.__finish(self.__close, failure)
-            except Exception as error:  # noqa: BLE001  why the opening failed matters more
-                _report(error)
-            raise
-        self.__is_open = True
-
-    async def __finish(
-        self, async_fn: Callable[[], Awaitable[None]], leaves: BaseException | None
-    ) -> None:
-        if self.__owners or self.__session is not None:
-            deadline = trio.current_time() + self.__config.grace
-            await finishing.finish(async_fn, deadline=deadline, report=_report, leaves=leaves)
-
-    async def __close_if_unused(self) -> None:
-        async with self.__gate:
-            if not self.__users and self.__is_open:
-                await self.__close()
-
-    async def __close(self) -> None:
-        """Close what is open; the caller holds the gate and brings the deadline."""
-        owners, self.__owners = self.__owners, []
-        session, self.__session = self.__session, None
-        self.__is_open = False
-        for owner in owners:
-            owner.ask_to_close()
-        try:
-            await self.__close_session(session)
-        finally:
-            try:
-                for owner in owners:
-                    await owner.wait_closed()
-            finally:
-                for owner in owners:
-                    owner.give_up()
-
-    async def __close_session(self, session: JournalSession | None) -> None:
-        commits = self.__conversation.commits
-        self.__conversation.detach()
-        deadline = trio.current_time() + self.__config.grace
-        try:
-            deadline = self.__session_deadline(commits)
-            commits.send_missed()
-        finally:
-            if session is not None:
-                try:
-                    with trio.CancelScope(deadline=deadline):
-                        await session.aclose()
-                finally:
-                    commits.give_up(self.__config.grace)
-
-    def __session_deadline(self, commits: Commits) -> float:
-        """How long the session may take to close: no second grace after an interrupted turn."""
-        now = trio.current_time()
-        if commits.is_stalled:
-            return now
-        shared = self.__conversation.grace_deadline
-        return shared if shared > now else now + self.__config.grace
+    async def __check_names(self) -> None:
+        """Tell equal names of two toolsets now, not in the middle of a turn."""
+        ToolTable(await self.list_tools())
 
     # --- inside -----------------------------------------------------------------
 
@@ -560,7 +475,7 @@ class ToolAgent:
                 self.add_tool(cast("Callable[..., Any]", each))
 
     def __require_open(self) -> None:
-        if (self.__toolsets or self.__journal is not None) and not self.__is_open:
+        if self.__belongings.are_missing:
             raise NotEnteredError(
                 f"agent {self.name!r} has toolsets or a session, which 'async with agent:' opens; "
                 "use it inside that block"
@@ -593,7 +508,3 @@ class ToolAgent:
 def _expect(given: object, name: str, method: str, wanted: str) -> None:
     if not callable(getattr(given, method, None)):
         raise TypeError(f"{name} is {given!r}; expected {wanted}")
-
-
-def _report(error: BaseException) -> None:
-    _log.error("an error was overtaken by another while an agent closed", exc_info=error)

@@ -1,0 +1,156 @@
+"""`Belongings`: what an agent has open while it is entered: its toolsets and its session.
+
+What may live here: opening all of it or nothing, counting the tasks that use
+it, and closing it within ``grace`` when the last one leaves.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+import trio
+
+import trio_runner._shell.finishing as finishing
+from trio_runner._shell.commits import Commits
+from trio_runner._shell.conversation import Conversation
+from trio_runner._shell.owner import Owner
+from trio_runner.abc import Journal, JournalSession, Toolset
+
+_log = logging.getLogger("trio_runner")
+
+
+class Belongings:
+    """Opened by the first task that enters the agent, closed by the last one that leaves.
+
+    Args:
+      toolsets: the agent's own list, read when they are opened.
+      on_open: awaited when all is open; what it raises closes all again.
+    """
+
+    def __init__(
+        self,
+        conversation: Conversation,
+        *,
+        name: str,
+        toolsets: Sequence[Toolset],
+        journal: Journal | None,
+        session_id: str | None,
+        grace: float,
+        on_open: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._conversation = conversation
+        self._name = name
+        self._toolsets = toolsets
+        self._journal = journal
+        self._session_id = session_id
+        self._grace = grace
+        self._on_open = on_open
+        #: Tasks inside; what they share is open while there are any.
+        self._users = 0
+        self._are_open = False
+        self._gate = trio.Lock()
+        self._owners: list[Owner] = []
+        self._session: JournalSession | None = None
+
+    @property
+    def are_missing(self) -> bool:
+        """Whether there is something to open, and it is not open."""
+        return bool(self._toolsets or self._journal is not None) and not self._are_open
+
+    async def enter(self) -> None:
+        """Open everything, unless another task has. A checkpoint."""
+        await trio.lowlevel.checkpoint()
+        async with self._gate:
+            if not self._are_open:
+                await self._open()
+            self._users += 1
+
+    async def leave(self, exc: BaseException | None) -> None:
+        """Close everything when this is the last task; ``exc`` is on its way out meanwhile."""
+        self._users -= 1
+        if self._users or not self._are_open:
+            return
+        try:
+            await self._finish(self._close_if_unused, exc)
+        except Exception as error:
+            # What leaves the block already, or the caller's cancel, goes before it.
+            if exc is None:
+                await trio.lowlevel.checkpoint_if_cancelled()
+                raise
+            _report(error)
+
+    async def _open(self) -> None:
+        """Open everything, or nothing: what was opened when it fails is closed again."""
+        try:
+            for toolset in self._toolsets:
+                owner = Owner(toolset)
+                self._owners.append(owner)
+                await owner.open()
+            if self._journal is not None and self._session_id is not None:
+                self._session = await self._journal.open(self._session_id)
+                self._conversation.attach(self._session, self._session_id, self._name)
+            await self._on_open()
+        except BaseException as failure:
+            try:
+                await self._finish(self._close, failure)
+            except Exception as error:  # noqa: BLE001  why the opening failed matters more
+                _report(error)
+            raise
+        self._are_open = True
+
+    async def _finish(
+        self, async_fn: Callable[[], Awaitable[None]], leaves: BaseException | None
+    ) -> None:
+        if self._owners or self._session is not None:
+            deadline = trio.current_time() + self._grace
+            await finishing.finish(async_fn, deadline=deadline, report=_report, leaves=leaves)
+
+    async def _close_if_unused(self) -> None:
+        async with self._gate:
+            if not self._users and self._are_open:
+                await self._close()
+
+    async def _close(self) -> None:
+        """Close what is open; the caller holds the gate and brings the deadline."""
+        owners, self._owners = self._owners, []
+        session, self._session = self._session, None
+        self._are_open = False
+        for owner in owners:
+            owner.ask_to_close()
+        try:
+            await self._close_session(session)
+        finally:
+            try:
+                for owner in owners:
+                    await owner.wait_closed()
+            finally:
+                for owner in owners:
+                    owner.give_up()
+
+    async def _close_session(self, session: JournalSession | None) -> None:
+        commits = self._conversation.commits
+        self._conversation.detach()
+        deadline = trio.current_time() + self._grace
+        try:
+            deadline = self._session_deadline(commits)
+            commits.send_missed()
+        finally:
+            if session is not None:
+                try:
+                    with trio.CancelScope(deadline=deadline):
+                        await session.aclose()
+                finally:
+                    commits.give_up(self._grace)
+
+    def _session_deadline(self, commits: Commits) -> float:
+        """How long the session may take to close: no second grace after an interrupted turn."""
+        now = trio.current_time()
+        if commits.is_stalled:
+            return now
+        shared = self._conversation.grace_deadline
+        return shared if shared > now else now + self._grace
+
+
+def _report(error: BaseException) -> None:
+    _log.error("an error was overtaken by another while an agent closed", exc_info=error)
