@@ -241,6 +241,7 @@ START = ["c1", "k", 1]
         ),
         # It goes on.
         ([Life(None, (), Stored(), "hung")], "goes on"),
+        ([finished()], "goes on"),  # it drove no turn
         ([Life(KILL, (), Stored(), "the workload raised ValueError: x")], "goes on"),
         ([finished({"what": "planned", "turns": 2}, turns=1, ends=ENDED)], "goes on"),
         ([finished({"what": "planned", "turns": 1}, turns=1, ends=ENDED, open=True)], "goes on"),

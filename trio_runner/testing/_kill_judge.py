@@ -352,6 +352,11 @@ def _goes_on(lives: Sequence[Life]) -> Iterator[str]:
     last = lives[-1]
     if last.end != "finished" or last.kill is not None:
         return
+    if not any(line["turns"] for line in last.told("planned")):
+        yield (
+            "the workload ended without having driven a turn, so nothing was shown; expected it "
+            "to call site.drive(agent, …) with the inputs of its turns"
+        )
     for line in last.told("planned"):
         stored, wanted = last.stored, line["turns"]
         answered = list(stored.ends).count("answered")
