@@ -117,7 +117,7 @@ MUTANTS = [
         "_core/turn.py",
         "                if step.results[i] is None:\n",
         "                if step.reply:\n",
-        "C3",
+        "C",
     ),
     Mutant(
         "a_call_that_ran_is_said_not_to_have_started",

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import trio
 
 import trio_runner._shell.finishing as finishing
+import trio_runner._shell.leaving as leaving
 from trio_runner._shell.commits import Commits
 from trio_runner._shell.conversation import Conversation
 from trio_runner._shell.owner import Owner
@@ -75,8 +76,7 @@ class Belongings:
             await self._finish(self._close_if_unused, exc)
         except Exception as error:
             # What leaves the block already, or the caller's cancel, goes before it.
-            if exc is None:
-                await trio.lowlevel.checkpoint_if_cancelled()
+            if exc is None and not leaving.cancelled_from_outside():
                 raise
             _report(error)
 
