@@ -73,7 +73,7 @@ class Judged:
 
         def check(outcome: Outcome) -> Iterator[str]:
             # First, since a further turn changes what is there.
-            for text in case.check(outcome):
+            for text in case.check(outcome) or ():
                 yield f"{_word(text)}: {text}"
             yield from self._judge()
 
