@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 
 pytest_plugins = ["pytester"]  # runs pytest on files that a test writes
@@ -21,10 +19,3 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def full_sweeps(request: pytest.FixtureRequest) -> bool:
     """Whether every position is to run."""
     return bool(request.config.getoption("--full-sweeps"))
-
-
-@pytest.fixture(autouse=True)
-def no_records_of_sweeps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep pytest from storing what thousands of positions log, with all that tracebacks hold."""
-    if request.path.name.startswith(("test_sweep_", "test_check_agent")):
-        monkeypatch.setattr(logging.getLogger("trio_runner"), "propagate", False)

@@ -283,3 +283,12 @@ def test_overtaken_errors_are_tried_by_default() -> None:
 def test_a_case_is_replayed_as_it_was_swept() -> None:
     cases = AgentTurn(working(returns("x")), drive="break", delay=0.5)
     assert replay(cases, ("journal_hang", 2), ("cancel", 9)).violations == ()
+
+
+def test_a_log_record_that_is_kept_keeps_no_run_alive(caplog: pytest.LogCaptureFixture) -> None:
+    """pytest keeps them all; each would hold a whole run, and a long sweep would grow and grow."""
+    quick(working(returns("x")), faults=["journal_error", "observer_error"]).raise_if_failed()
+    records = [each for each in caplog.records if each.name == "trio_runner"]
+    assert any("PlannedError" in (each.exc_text or "") for each in records)
+    assert any("the journal refused" in each.getMessage() for each in records)
+    assert [each for each in records if each.exc_info or each.args] == []

@@ -36,6 +36,7 @@ T = TypeVar("T")
 CallTool: TypeAlias = Callable[[Planned, abc.ToolContext], Awaitable[v.ToolResult]]
 
 _LOG: Final = logging.getLogger("trio_runner")
+_FORMATTER: Final = logging.Formatter()
 #: Records of finished work.
 _WORK: Final = (records_.ModelFinished, records_.ToolFinished)
 #: The seams whose errors must be told somewhere; a tool's error is its result.
@@ -81,7 +82,7 @@ class Witness:
         self._work: list[abc.CommitTicket] = []
         #: The timeout of a tool that was called and has one of its own, in seconds.
         self.tool_timeout: float | None = None
-        self._handler = _Listener(self.ledger.told)
+        self._listener = _Listener(self.ledger.told)
 
     @property
     def seams(self) -> Mapping[str, Seam]:
@@ -126,11 +127,11 @@ class Witness:
 
     def listen(self) -> None:
         """Note the errors that the library logs, until `stop`."""
-        _LOG.addHandler(self._handler)
+        _LOG.addFilter(self._listener)
 
     def stop(self) -> None:
         """Note no more, and take stock: what was planted, and which commits failed."""
-        _LOG.removeHandler(self._handler)
+        _LOG.removeFilter(self._listener)
         self.ledger.planted = [error for name in _TOLD_SEAMS for error in self._seams[name].raised]
         self.ledger.failed_commits = sum(ticket.error is not None for ticket in self._tickets)
 
@@ -139,7 +140,8 @@ class Witness:
         self.ledger.open_at_leaving = self.open_commits()
 
     def all_left(self) -> None:
-        """The agent has been left."""
+        """The agent has been left: note when, and listen no more."""
+        _LOG.removeFilter(self._listener)
         self.ledger.left_at = trio.current_time()
 
     def hand_out(self, message: v.Message) -> None:
@@ -299,18 +301,28 @@ class _Observer:
         self._seam.call_nowait()
 
 
-class _Listener(logging.Handler):
-    """Keeps the exceptions that log records carry."""
+class _Listener(logging.Filter):
+    """Notes the exceptions that log records carry, and leaves the records only their text.
+
+    Handlers may keep records, pytest's do; with an exception, or with what the
+    message is made of, each would keep the whole run.
+    """
 
     def __init__(self, told: list[BaseException]) -> None:
-        super().__init__(logging.WARNING)
+        super().__init__()
         self._told = told
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.WARNING:
+            return True
         if record.exc_info is not None and record.exc_info[1] is not None:
             self._told.append(record.exc_info[1])
+            record.exc_text = _FORMATTER.formatException(record.exc_info)
+            record.exc_info = None
         arguments = record.args if isinstance(record.args, tuple) else ()
         self._told += [each for each in arguments if isinstance(each, BaseException)]
+        record.msg, record.args = record.getMessage(), None
+        return True
 
 
 class _Journal:
