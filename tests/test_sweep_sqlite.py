@@ -19,6 +19,7 @@ import trio_runner as tr
 import trio_runner.records as r
 from trio_runner._journal.sqlite import SqliteSession, SqliteTicket
 from trio_runner.testing import sweep, sweep_lines
+from trio_runner.testing._faults import FAULTS
 from trio_runner.testing._inline_sqlite import IN_MEMORY, InlineEngine
 from trio_runner.testing.reference import DRIVES, Drive, ReferenceTurn
 
@@ -29,16 +30,8 @@ PATHS = [PACKAGE / "_core", PACKAGE / "_shell", PACKAGE / "_journal"]
 DELAYS = pytest.mark.parametrize("delay", [0.0, 0.5], ids=["instant", "slow"])
 ALL_DRIVES = pytest.mark.parametrize("drive", DRIVES)
 
-STEP_FAULTS = ("cancel", "deadline", "crash", "sigint", "sigint_child")
-CALL_FAULTS = (
-    "journal_error",
-    "commit_error",
-    "journal_hang",
-    "model_error",
-    "hook_error",
-    "observer_error",
-    "foreign_cancel",
-)
+STEP_FAULTS = tuple(name for name, fault in FAULTS.items() if fault.seam is None)
+CALL_FAULTS = tuple(name for name, fault in FAULTS.items() if fault.seam is not None)
 INTERRUPTS = [("cancel", "cancel"), ("cancel", "sigint"), ("sigint", "sigint")]
 #: With one operation in the main task and one in a child the same pair is two.
 EVERY_PAIR = [
