@@ -154,6 +154,37 @@ async def test_a_reader_sees_what_is_durable_while_a_writer_lives(
     stuck.drop()
 
 
+@pytest.mark.parametrize("statement", range(1, 5))
+def test_a_reader_takes_a_file_that_is_being_made_for_what_it_is(
+    path: Path, monkeypatch: pytest.MonkeyPatch, statement: int
+) -> None:
+    plain = connect.connect
+    made: list[bool] = []
+    read: list[str] = []
+
+    def traced(where: str, *, uri: bool = False) -> sqlite3.Connection:
+        connection = plain(where, uri=uri)
+        if uri:
+            connection.set_trace_callback(make_at)
+        return connection
+
+    def make_at(sql: str) -> None:
+        read.append(sql)
+        if len(read) == statement:
+            try:
+                file_.SessionFile(str(path)).close()
+                made.append(True)
+            except tr.JournalStorageError:  # the reader's moment is not over: the file waits
+                made.append(False)
+
+    monkeypatch.setattr(connect, "connect", traced)
+    monkeypatch.setattr(connect, "BUSY_TIMEOUT", 0.0)
+    path.touch()
+
+    assert tr.SqliteJournal(path).stored("s") == ()
+    assert made, f"expected {statement} statements of the reader, found {read}"
+
+
 def test_nothing_is_made_by_reading_or_by_making_the_object(tmp_path: Path) -> None:
     journal = tr.SqliteJournal(tmp_path / "new.db")
 

@@ -175,7 +175,7 @@ def connect_to_read(path: str) -> sqlite3.Connection | None:
             return None
         connection = _connect_read_only(path, "mode=ro")
         try:
-            check_format(connection, path)
+            _begin_reading(connection, path)
         except sqlite3.OperationalError:
             connection.close()
             if Path(f"{path}-wal").exists():
@@ -183,15 +183,21 @@ def connect_to_read(path: str) -> sqlite3.Connection | None:
             # In a directory that cannot be written to SQLite cannot make what it needs to
             # share the file; without a WAL nobody is writing it.
             connection = _connect_read_only(path, "mode=ro&immutable=1")
-            check_format(connection, path)
+            _begin_reading(connection, path)
         except BaseException:
             connection.close()
             raise
         if not is_made(connection):
             connection.close()
             return None
-        connection.execute("BEGIN")
         return connection
+
+
+def _begin_reading(connection: sqlite3.Connection, path: str) -> None:
+    # All that is read is of one moment: a reader holds no lock of ours, and somebody may
+    # be making the file.
+    connection.execute("BEGIN")
+    check_format(connection, path)
 
 
 def _connect_read_only(path: str, how: str) -> sqlite3.Connection:
