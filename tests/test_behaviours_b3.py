@@ -156,6 +156,20 @@ async def test_kB3_any_task_may_ask_to_close_any_number_of_times() -> None:
     assert_owned(connection)
 
 
+async def test_kB3_an_agent_that_is_closed_once_too_often_still_closes_the_next_time() -> None:
+    connection = Connection("A")
+    agent = tr.ToolAgent("a", model=ScriptedModel(["done"]), tools=[connection])
+    await agent.__aenter__()
+    for _ in range(3):
+        await agent.__aexit__(None, None, None)
+    assert not connection.is_open
+    async with agent:
+        assert connection.is_open
+    assert not connection.is_open
+    assert connection.opened_by == connection.closed_by
+    assert connection.ended == ["A", "A"]
+
+
 async def test_kB3_opened_and_closed_again_and_again_by_one_agent() -> None:
     connection = Connection("A")
     agent = agent_of(connection)

@@ -207,6 +207,20 @@ async def test_kB7_fatal_tool_errors_leave_bare_or_as_one_group(count: int) -> N
     assert [result.status.value for result in results_of(agent)] == [*["error"] * count, "ok"]
 
 
+async def test_kB7_a_fatal_tool_error_in_a_tools_own_group_ends_the_turn_too() -> None:
+    async def fatal() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(child)
+
+    async def child() -> None:
+        raise tr.FatalToolError("over")
+
+    agent = agent_of([call("fatal"), call("waits")], "never", tools=[fatal, waits])
+    with pytest.raises(tr.FatalToolError, match="over"):
+        await agent.generate("go")
+    assert [result.status.value for result in results_of(agent)] == ["error", "ok"]
+
+
 @pytest.mark.parametrize("who", ["model", "hook"])
 async def test_kB7_a_group_that_a_model_or_hook_raised_leaves_as_it_was_raised(who: str) -> None:
     theirs = ExceptionGroup("theirs", [ExceptionGroup("inner", [LookupError("cause")])])
@@ -237,6 +251,9 @@ def test_kB7_the_same_leaves_whichever_way_the_application_wants_its_nurseries(
     async def odd() -> None:
         raise OddExit("odd")
 
+    async def odd_group() -> None:
+        raise BaseExceptionGroup("theirs", [OddExit("odd")])
+
     async def once(*tools: Any) -> None:
         agent = agent_of([call(each.__name__) for each in tools], "never", tools=tools)
         try:
@@ -248,9 +265,11 @@ def test_kB7_the_same_leaves_whichever_way_the_application_wants_its_nurseries(
         await once(fatal)
         await once(odd)
         await once(odd, waits)
+        await once(odd_group)
 
     trio.run(main, strict_exception_groups=strict)
-    assert seen == [("FatalToolError", "over"), ("OddExit", "odd"), ("OddExit", "odd")]
+    theirs = ("BaseExceptionGroup", "theirs (1 sub-exception)")
+    assert seen == [("FatalToolError", "over"), ("OddExit", "odd"), ("OddExit", "odd"), theirs]
 
 
 async def test_kB7_the_cause_keeps_where_it_came_from() -> None:

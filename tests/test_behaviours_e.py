@@ -91,7 +91,8 @@ def append(path: Path, record: r.Record) -> tuple[int, int]:
     file = SessionFile(str(path), durable=False)
     opened = file.open_session("s")
     first = len(opened.records)
-    [error] = file.commit([Append("s", opened.key, opened.epoch, first, [encode_record(record)])])
+    append = Append("s", opened.key, opened.epoch, first, [encode_record(record)])
+    [[error]] = file.commit([append])
     assert error is None
     file.close()
     return first, opened.dropped

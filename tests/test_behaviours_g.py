@@ -251,15 +251,69 @@ async def test_kG2_the_pending_request_cannot_be_deleted_or_doubled(name: str) -
     assert agent.history[0].text == "only this"
 
 
-async def test_kG2_the_messages_a_hook_is_given_cannot_be_changed() -> None:
-    kinds: list[str] = []
+@pytest.mark.parametrize("name", HOOKS)
+async def test_kG2_what_a_hook_does_to_the_messages_it_is_given_changes_nothing(name: str) -> None:
+    changed: list[str] = []
 
-    async def hook(runner: tr.ToolRunner, messages: object) -> None:
-        kinds.append(type(messages).__name__)
+    async def work(number: int, deep: dict[str, list[int]]) -> tr.ToolResult:
+        assert (number, deep) == (5, {"list": [6]})
+        return tr.ToolResult("", "", [tr.TextContent("7", meta={"is": "of the tool"})], {"k": [8]})
 
-    agent = agent_of("done", hooks=hooks_of("before_llm_call", hook))
-    await agent.generate("go")
-    assert kinds == ["tuple"]
+    async def hook(runner: tr.ToolRunner, given: tr.Message | tuple[tr.Message, ...]) -> None:
+        for message in given if isinstance(given, tuple) else [given]:
+            spoiled: list[Any] = [message.meta]
+            spoiled += [asked.arguments for asked in message.tool_calls]
+            spoiled += [asked.arguments.get("deep", {}) for asked in message.tool_calls]
+            for result in message.tool_results:
+                spoiled += [result.structured_content, result.meta, result.content[0].meta]
+            for each in spoiled:
+                if each:
+                    changed.append(str(each))
+                    each.clear()
+                    each["odd"] = object()
+
+    journal = tr.MemoryJournal()
+    meta = {"from": {"the": "user"}}
+    asked = call("work", number=5, deep={"list": [6]})
+    agent = agent_of(
+        tr.Message.assistant("", tool_calls=[asked], meta={"of": "the reply"}),
+        tr.Message.assistant("done", meta={"of": "the answer"}),
+        tools=[work], hooks=hooks_of(name, hook), journal=journal, session="s",
+    )  # fmt: skip
+    async with agent:
+        await agent.generate(tr.Message("user", [tr.TextContent("go")], meta=meta))
+        meta["from"]["the"] = "caller, later"
+
+        assert changed, "the hook saw nothing that it could change"
+        tr.check_history(agent.history)
+        user, reply, results, answer = agent.history
+        assert user.meta == {"from": {"the": "user"}}
+        assert reply.tool_calls[0].arguments == {"number": 5, "deep": {"list": [6]}}
+        assert (reply.meta, answer.meta) == ({"of": "the reply"}, {"of": "the answer"})
+        [result] = results.tool_results
+        assert result.structured_content == {"k": [8]}
+        assert result.content[0].meta == {"is": "of the tool"}
+        assert tuple(tr.fold(journal.stored("s")).history.view()) == agent.history
+
+
+@pytest.mark.parametrize("way", ["input", "note", "history", "load"])
+async def test_a_message_that_its_maker_changes_later_is_what_it_was(way: str) -> None:
+    meta: dict[str, Any] = {"plain": [1]}
+    message = tr.Message("user", [tr.TextContent("hi")], meta=meta)
+
+    async def hook(runner: tr.ToolRunner, _: Any) -> None:
+        if way == "note":
+            runner.append_messages(message)
+
+    agent = agent_of(
+        "done", hooks=hooks_of("before_llm_call", hook),
+        history=[message] if way == "history" else (),
+    )  # fmt: skip
+    if way == "load":
+        agent.load_history([message])
+    await agent.generate(message if way == "input" else "go")
+    meta["plain"].append(object())
+    assert {"plain": [1]} in [m.meta for m in agent.history]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import click
 import click.testing
 import pytest
 import rich.console
@@ -78,6 +79,22 @@ AGENTS = """
         return tr.ToolAgent("sums", model=Broken(), journal=journal, session=session)
 
 
+    def of_another(journal, session):
+        return make(journal, "other")
+
+
+    def without_its_session(journal, session):
+        return tr.ToolAgent("sums", model=Broken())
+
+
+    def elsewhere(journal, session):
+        return make(tr.SqliteJournal("elsewhere.db"), session)
+
+
+    def nothing_made(journal, session):
+        return None
+
+
     def without_session(journal):
         return tr.ToolAgent("sums", model=Broken())
 
@@ -99,7 +116,8 @@ def path(tmp_path: Path) -> Path:
     for session_id, records in (("whole", WHOLE), ("cut", CUT)):
         opened = file.open_session(session_id)
         bodies = [codec.encode_record(record) for record in records]
-        file.commit([Append(session_id, opened.key, opened.epoch, 0, bodies)])
+        [[error]] = file.commit([Append(session_id, opened.key, opened.epoch, 0, bodies)])
+        assert error is None
     file.close()
     return path
 
@@ -166,7 +184,7 @@ def test_a_list_at_a_terminal_is_a_table_with_the_damage_below(
     console = rich.console.Console(force_terminal=True, width=90, color_system=None)
     monkeypatch.setattr(terminal, "console", lambda: console)
     with console.capture() as shown:
-        sessions_view.show_list(tr.SqliteJournal(path).summaries(), as_json=False)
+        sessions_view.show_list(tr.SqliteJournal(path).summaries(), none="", as_json=False)
     lines = [line.strip() for line in shown.get().splitlines() if line.strip()]
 
     assert lines[0].split() == "session turns size last used state title".split()
@@ -174,7 +192,7 @@ def test_a_list_at_a_terminal_is_a_table_with_the_damage_below(
     assert "[bold]1 + 2[/bold]?\\x1b[2J" in lines[2]  # no markup, no escape
     [whole] = [line for line in lines[3:] if line.startswith("whole ")]
     assert "damaged" in whole
-    assert "whole: session 'whole', record 2 (row 3)" in " ".join(lines[4:])
+    assert "whole: record 2 (row 3)" in " ".join(lines[4:])
 
 
 def test_a_list_as_json_has_every_figure(run: Run) -> None:
@@ -258,7 +276,7 @@ def test_verify_is_0_when_all_is_well_and_1_when_not(run: Run, path: Path) -> No
     bad = run("verify")
     assert bad.status == 1
     assert bad.out.splitlines()[-1] == "DAMAGED: 1 of 2 sessions. Nothing was changed."
-    assert "session 'whole', record 2 (row 3)" in bad.out
+    assert "- session 'whole': not what was written: record 2 (row 3). " in bad.out
     report = json.loads(run("verify", "--json").out)
     assert [(each["session_id"], each["ok"]) for each in report["sessions"]] == [
         ("whole", False),
@@ -280,7 +298,21 @@ def test_verify_is_0_when_all_is_well_and_1_when_not(run: Run, path: Path) -> No
         (("fork", "cut", "whole"), "holds 7 records already"),
         (("fork", "cut", "../t"), "the session id is '../t'"),
         (("import", "agents_to_resume.py", "t"), "line 1 of the export"),
+        (("import", os.devnull, "t"), "the export is empty"),
+        (("import", "one.jsonl", "t"), "the export ends inside turn 1"),
+        (("show", "\udcff"), "has no session"),
+        (("delete", "\udcff", "--yes"), "has no session"),
         (("resume", "x", "--agent", "agents_to_resume:make"), "has no session 'x'"),
+        (
+            ("resume", "cut", "--agent", "agents_to_resume:of_another"),
+            "of session 'other'; expected",
+        ),
+        (
+            ("resume", "cut", "--agent", "agents_to_resume:without_its_session"),
+            "an agent without a session; expected one of session 'cut'",
+        ),
+        (("resume", "cut", "--agent", "agents_to_resume:elsewhere"), "an agent on another journal"),
+        (("resume", "cut", "--agent", "agents_to_resume:nothing_made"), "returned None; expected"),
         (("resume", "whole", "--agent", "agents_to_resume:make"), "nothing to resume"),
         (("resume", "cut", "--agent", "agents_to_resume:nothing"), "has no 'nothing'"),
         (("resume", "cut", "--agent", "agents_to_resume:without_session"), "not take session"),
@@ -290,14 +322,18 @@ def test_verify_is_0_when_all_is_well_and_1_when_not(run: Run, path: Path) -> No
     ],
 )
 def test_what_cannot_be_done_is_exit_status_2_and_changes_nothing(
-    run: Run, path: Path, arguments: tuple[str, ...], says: str
+    run: Run, path: Path, tmp_path: Path, arguments: tuple[str, ...], says: str
 ) -> None:
+    (tmp_path / "one.jsonl").write_bytes(codec.encode_record(CUT[1]))
     before = path.read_bytes()
     done = run(*arguments)
 
     assert done.status == 2
     assert says in done.err
+    assert "asked" not in done.err
+    assert "_cli" not in done.err  # no traceback of ours
     assert done.out == ""
+    assert not (tmp_path / "elsewhere.db").exists()
     assert tr.SqliteJournal(path).sessions() == ("whole", "cut")
     assert tr.SqliteJournal(path).stored("cut") == CUT
     assert len(path.read_bytes()) == len(before)
@@ -334,6 +370,10 @@ def test_the_place_is_the_platforms_unless_a_variable_or_an_option_says_otherwis
     assert sessions.default_path() == tmp_path / "own" / "sessions.db"
     nothing_yet = run("list", at=None)
     assert (nothing_yet.status, nothing_yet.out) == (0, "")
+    own = str(tmp_path / "own" / "sessions.db")
+    assert (
+        f"there is no file {own!r}, which is the default; --path names another" in nothing_yet.err
+    )
     assert not (tmp_path / "own").exists()
     assert "the default; --path names another" in run("verify", at=None).err
     (tmp_path / "one.jsonl").write_bytes(codec.encode_record(WHOLE[0]))
@@ -341,6 +381,57 @@ def test_the_place_is_the_platforms_unless_a_variable_or_an_option_says_otherwis
     assert tr.SqliteJournal(tmp_path / "own" / "sessions.db").stored("s") == WHOLE[:1]
     monkeypatch.setenv("TRIO_RUNNER_JOURNAL", str(path))
     assert len(run("list", at=None).out.splitlines()) == 2
+
+
+def test_an_empty_list_names_the_file_that_was_looked_at(run: Run, tmp_path: Path) -> None:
+    empty = tmp_path / "empty.db"
+    SessionFile(str(empty), durable=False).close()
+    listed = run("list", at=empty)
+    assert (listed.status, listed.out) == (0, "")
+    assert f"there are no sessions in {str(empty)!r}" in listed.err
+    as_json = run("list", "--json", at=empty)
+    assert (as_json.status, as_json.out) == (0, "[]\n")
+
+
+def test_what_is_no_path_of_a_file_is_exit_status_2(run: Run, tmp_path: Path) -> None:
+    loop = tmp_path / "loop.db"
+    loop.symlink_to(loop)
+    for wrong in (":memory:", loop):
+        done = run("list", at=Path(wrong))
+        assert (done.status, done.out) == (2, "")
+
+
+def test_an_unfinished_turn_comes_along_when_it_is_moved(run: Run, path: Path) -> None:
+    run("export", "cut", "-o", "cut.jsonl")
+    done = run("import", "cut.jsonl", "there", "--moved")
+    assert (done.status, done.out) == (0, "made session 'there' with 8 records\n")
+    assert tr.SqliteJournal(path).stored("there") == CUT
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "says"),
+    [("n", 1, "nothing was deleted"), (click.Abort, 130, "interrupted; nothing was deleted")],
+)
+def test_a_deletion_that_is_not_confirmed_changes_nothing(
+    run: Run,
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: object,
+    status: int,
+    says: str,
+) -> None:
+    def confirm(*_: object, **__: object) -> bool:
+        if answer is click.Abort:
+            raise click.Abort
+        return False
+
+    monkeypatch.setattr(sessions, "_is_at_a_terminal", lambda: True)
+    monkeypatch.setattr(click, "confirm", confirm)
+    done = run("delete", "whole")
+
+    assert done.status == status
+    assert says in done.err
+    assert tr.SqliteJournal(path).sessions() == ("whole", "cut")
 
 
 # --- resume ---------------------------------------------------------------------

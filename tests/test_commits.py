@@ -128,7 +128,7 @@ async def test_settle_waits_for_all_or_up_to_one(autojump_clock: trio.testing.Mo
     assert kept.failures == []
 
 
-async def test_a_failed_commit_is_reported_once_and_carried_by_the_next_in_order() -> None:
+async def test_a_failed_commit_is_reported_once_and_sent_again_before_later_ones() -> None:
     kept = Kept()
     kept.add("a")
     kept.add("b")
@@ -139,15 +139,91 @@ async def test_a_failed_commit_is_reported_once_and_carried_by_the_next_in_order
     before = len(kept.failures)
     assert type(kept.failures[0].__cause__) is OSError
     kept.add("c")
-    assert kept.store.appends[2] == ["a", "b", "c"]
+    assert kept.store.appends[2:] == [["a"]]
     kept.store.tickets[2].settle()
+    assert not await kept.commits.settle(0)  # the rest went to the store meanwhile, as one
+    assert kept.store.appends[3:] == [["b", "c"]]
+    kept.store.tickets[3].settle()
     assert await kept.commits.settle(5)
-    assert len(kept.failures) == before
+    assert len(kept.failures) == before + 1  # `settle(0)` gave it up
     kept.add("d")
-    assert kept.store.appends[3] == ["d"]
+    assert kept.store.appends[4:] == [["d"]]
 
 
-async def test_an_append_that_raises_is_reported_and_carried() -> None:
+async def test_one_settle_waits_for_what_failed_and_for_all_that_came_after(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    kept = Kept()
+    for name in "abc":
+        kept.add(name)
+    for ticket in kept.store.tickets:
+        ticket.settle(OSError("disk full"))
+    assert kept.add("d") is None
+
+    async def the_store_works_again() -> None:
+        for number in (3, 4):
+            await trio.sleep(1)
+            kept.store.tickets[number].settle()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(the_store_works_again)
+        assert await kept.commits.settle(5)
+    assert kept.store.appends[3:] == [["a"], ["b", "c", "d"]]
+    assert kept.commits.settled
+
+
+async def test_what_is_added_while_a_failure_is_coming_in_goes_behind_what_fails_with_it() -> None:
+    kept = Kept()
+    for name in "abc":
+        kept.add(name)
+    first, *others = kept.store.tickets
+    first.settle(OSError("disk full"))
+    assert kept.add("d") is None
+    for ticket in others:
+        ticket.settle(OSError("disk full"))
+    assert kept.add("e") is None
+    kept.store.tickets[3].settle()
+    assert not kept.commits.settled
+    assert kept.store.appends[3:] == [["a"], ["b", "c", "d", "e"]]
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+async def test_an_outage_costs_one_small_try_for_each_fact(*, refuses: bool) -> None:
+    kept = Kept()
+    kept.store.refuses = OSError("no space") if refuses else None
+    tried = 0
+    for number in range(100):
+        kept.add(str(number))
+        for ticket in kept.store.tickets[tried:]:
+            ticket.settle(OSError("disk full"))
+        tried = len(kept.store.tickets)
+        await kept.commits.settle(5)
+    assert all(append == ["0"] for append in kept.store.appends)
+    assert len(kept.store.appends) == (0 if refuses else 100)
+    assert len(kept.failures) == 100
+
+    kept.store.refuses = None
+    kept.commits.send_missed()
+    assert kept.store.appends[-1] == [str(number) for number in range(100)]
+
+
+@pytest.mark.parametrize("strict", [False, True])
+async def test_a_session_that_another_writer_has_ends_the_turn_and_takes_nothing_more(
+    *, strict: bool
+) -> None:
+    kept = Kept(strict=strict)
+    kept.add("a")
+    kept.store.tickets[0].settle(tr.SessionLostError("taken over"))
+    for _ in range(2):  # also the next turn
+        with pytest.raises(tr.SessionLostError, match=r"taken over.*enter it again"):
+            await kept.commits.settle(5)
+    kept.add("b")
+    kept.commits.send_missed()
+    assert kept.store.appends == [["a"]]
+    assert kept.kinds == [tr.CommitFailedError]
+
+
+async def test_an_append_that_raises_is_reported_and_sent_again() -> None:
     kept = Kept()
     kept.store.refuses = OSError("no space")
     assert kept.add("a") is None
@@ -155,8 +231,10 @@ async def test_an_append_that_raises_is_reported_and_carried() -> None:
     assert kept.kinds == [tr.CommitFailedError] * 2
     kept.store.refuses = None
     kept.add("c")
-    assert kept.store.appends == [["a", "b", "c"]]
     kept.store.tickets[0].settle()
+    assert not kept.commits.settled
+    assert kept.store.appends == [["a"], ["b", "c"]]
+    kept.store.tickets[1].settle()
     assert await kept.commits.settle(5)
 
 
@@ -191,7 +269,7 @@ async def test_when_the_store_answers_again_commits_are_waited_for_again(
     assert kept.kinds == [tr.CommitUnknownError] * 2
 
 
-async def test_a_given_up_commit_that_fails_later_is_reported_and_carried(
+async def test_a_given_up_commit_that_fails_later_is_reported_and_sent_again(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     kept = Kept()
@@ -200,7 +278,9 @@ async def test_a_given_up_commit_that_fails_later_is_reported_and_carried(
     kept.store.tickets[0].settle(OSError("disk full"))
     kept.add("b")
     assert kept.kinds == [tr.CommitUnknownError, tr.CommitFailedError]
-    assert kept.store.appends == [["a"], ["a", "b"]]
+    kept.store.tickets[1].settle()
+    assert not kept.commits.settled
+    assert kept.store.appends == [["a"], ["a"], ["b"]]
 
 
 @pytest.mark.parametrize("way", ["raises", "returns early"])

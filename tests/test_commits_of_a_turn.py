@@ -402,3 +402,41 @@ async def test_with_strict_durability_the_next_turn_works_once_the_store_does(
         assert (await agent.generate("again")).text == "next"
         opened = tr.fold(journal.stored("s"))
         assert tuple(opened.history.view()) == agent.history
+
+
+@pytest.mark.parametrize("fate", [OSError("disk full"), "hang"], ids=["fails", "hangs"])
+async def test_an_agent_that_is_entered_again_after_an_outage_stores_what_the_session_lacks(
+    fate: Any, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = tr.MemoryJournal()
+    agent = agent_of(journal, "one", call("sleeps", seconds=1), "two", "three")
+    async with agent:
+        await agent.generate("first")
+        journal.delay = fate
+        await agent.generate("second")
+    had = agent.history
+    assert len(had) == 6
+    assert len(journal.stored("s")) == 4
+
+    journal.delay = 0
+    caplog.clear()
+    async with agent:
+        assert agent.history == had
+        await agent.generate("third")
+    assert tuple(tr.fold(journal.stored("s")).history.view()) == agent.history
+    assert len(agent.history) == 8
+    assert "the session wins" not in caplog.text
+
+
+async def test_a_session_that_somebody_else_went_on_with_wins_over_what_was_not_stored() -> None:
+    journal = tr.MemoryJournal()
+    agent, other = agent_of(journal, "one", "lost"), agent_of(journal, "theirs")
+    async with agent:
+        await agent.generate("first")
+        journal.delay = OSError("disk full")
+        await agent.generate("second")
+    journal.delay = 0
+    async with other:
+        await other.generate("other")
+    async with agent:
+        assert [message.text for message in agent.history] == ["first", "one", "other", "theirs"]

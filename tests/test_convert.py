@@ -240,6 +240,13 @@ class Silent:
         raise RuntimeError("no words")
 
 
+class Nameless:
+    """Not even what it is can be asked."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(f"no {name}")
+
+
 @pytest.mark.parametrize(
     ("make", "named"),
     [
@@ -251,10 +258,11 @@ class Silent:
         (lambda: int, "int"),
         (object, "object"),
         (Silent, "Silent"),
+        (Nameless, "Nameless"),
         (lambda: iter([1]), "list_iterator"),
     ],
     ids=["coroutine", "generator", "async generator", "exception", "function", "class", "object",
-         "raising repr", "iterator"],
+         "raising repr", "raising class", "iterator"],
 )  # fmt: skip
 def test_kG5_what_cannot_be_converted_is_an_error_that_says_the_tool_ran(
     make: Any, named: str

@@ -67,6 +67,8 @@ BLOCKS = [
 def test_every_python_block_of_a_page_runs(code: str) -> None:
     if "trio_runner_adapters.mcp" in code:
         pytest.importorskip("mcp", reason="the block uses the extra mcp")
+    if "import fastmcp" in code:
+        pytest.importorskip("fastmcp", reason="the block uses the extra fastmcp")
     done = run_program(code)
     assert done.returncode == 0, done.stderr
 

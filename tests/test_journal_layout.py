@@ -73,7 +73,7 @@ def test_an_older_file_goes_up_step_by_step_and_keeps_its_records(
     opened = file.open_session("everything")
 
     assert opened.records == RECORDS
-    [error] = file.commit(
+    [[error]] = file.commit(
         [Append("everything", opened.key, opened.epoch, 12, [codec.encode_record(RECORDS[0])])]
     )
     assert error is None
@@ -131,7 +131,7 @@ def test_an_older_version_that_has_the_file_open_writes_nothing_more(
     opened = older.open_session("everything")
     become(3, UPGRADES)
     SessionFile(str(path), durable=False).close()
-    [error] = older.commit(
+    [[error]] = older.commit(
         [Append("everything", opened.key, opened.epoch, 12, [codec.encode_record(RECORDS[0])])]
     )
     older.close()

@@ -5,6 +5,7 @@ import pytest
 import trio
 import trio.testing
 
+import trio_runner as tr
 import trio_runner._core.errors as errors
 import trio_runner._core.records as records_
 import trio_runner.abc as abc
@@ -118,7 +119,7 @@ async def test_sessions_are_separate() -> None:
 async def test_a_session_has_one_writer() -> None:
     journal = MemoryJournal()
     session = await journal.open("s")
-    with pytest.raises(errors.JournalError, match="'s' is already open for writing"):
+    with pytest.raises(tr.SessionInUseError, match="'s' is already open for writing"):
         await journal.open("s")
     session.append([A])
     assert session.records == (A,)

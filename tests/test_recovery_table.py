@@ -324,6 +324,34 @@ async def test_a_tool_that_is_gone_or_not_idempotent_any_more_is_not_run_again(
     assert desk.ran == []
 
 
+async def test_another_tool_that_the_name_means_now_is_not_run(
+    make_store: Callable[[], Store],
+) -> None:
+    desk = await died(make_store, *STARTED)
+    agent = desk.agent(tools=[desk.pay, tr.tool(desk.look, name="LOOK", idempotent=True)])
+    async with agent:
+        # Not even when the policy wants it.
+        await agent.resume(unknown=always("rerun"))
+    assert statuses(agent)["c2"] == "unknown_after_crash"
+    assert "its name means another tool now, 'LOOK' and not 'look'" in texts(agent)["c2"]
+    assert [each[0] for each in desk.ran if each[0] == "c2"] == []
+
+
+async def test_a_tool_whose_name_the_model_spells_otherwise_runs_again(
+    make_store: Callable[[], Store],
+) -> None:
+    desk, other = Desk(make_store()), Desk(make_store())
+    async with desk.agent([call("Look", id="c2")], "done") as agent:
+        await agent.generate("go")
+    left = [each for each in desk.store.stored if type(each) is not r.ToolFinished][:4]
+    assert type(left[-1]) is r.ToolStarted
+    assert left[-1].name == "look"  # the tool's
+    await other.store.fill(left)
+
+    assert await other.resume() == {"c2": "ok"}
+    assert other.ran == [("c2", KEYS["c2"], 2)]
+
+
 async def test_a_tool_that_became_idempotent_only_later_is_not_run_again(
     make_store: Callable[[], Store],
 ) -> None:
@@ -444,6 +472,10 @@ async def _raises(unknown: tr.UnknownCall) -> tr.UnknownVerdict:
     raise OSError("the bank does not answer")
 
 
+def _is_not_async(unknown: tr.UnknownCall) -> Any:
+    return "rerun"
+
+
 async def _says_nonsense(unknown: tr.UnknownCall) -> tr.UnknownVerdict:
     verdict: Any = "maybe"
     return verdict
@@ -465,6 +497,7 @@ async def _cancelled_by_itself(unknown: tr.UnknownCall) -> tr.UnknownVerdict:
     [
         (_raises, OSError),
         (_says_nonsense, ValueError),
+        (_is_not_async, TypeError),
         (_cancelled_by_itself, tr.StrayCancellationError),
     ],
 )

@@ -34,7 +34,7 @@ def store(path: Path, **sessions: tuple[r.Record, ...]) -> None:
     for session_id, records in sessions.items():
         opened = file.open_session(session_id)
         bodies = [codec.encode_record(record) for record in records]
-        [error] = file.commit([Append(session_id, opened.key, opened.epoch, 0, bodies)])
+        [[error]] = file.commit([Append(session_id, opened.key, opened.epoch, 0, bodies)])
         assert error is None
     file.close()
 
@@ -78,8 +78,8 @@ def test_a_whole_file_is_ok_and_nothing_is_changed(path: Path, journal: tr.Sqlit
     [
         ("UPDATE records SET body = replace(body, '4', '5') WHERE session = 2 AND seq = 2", 2, ""),
         ("UPDATE records SET at = at + 1 WHERE session = 2 AND seq = 0", 0, "not what was written"),
-        ("DELETE FROM records WHERE session = 2 AND seq = 3", 3, "not what was written"),
-        ("DELETE FROM records WHERE session = 2 AND seq = 4", 5, "5 records were written, 4 are"),
+        ("DELETE FROM records WHERE session = 2 AND seq = 3", 3, "missing: record 3."),
+        ("DELETE FROM records WHERE session = 2 AND seq = 4", 4, "missing: record 4."),
         ("UPDATE sessions SET epoch = 'x' WHERE key = 2", None, "its row says"),
     ],
 )
@@ -95,12 +95,35 @@ def test_damage_in_one_session_is_told_with_its_place_and_hides_no_other(
     [bad] = [each for each in report.sessions if each.problem is not None]
     assert bad.problem is not None
     assert says in bad.problem
-    if where not in (None, 5):
-        assert f"session 'b', record {where}" in bad.problem
+    if where is not None:
+        assert f": record {where}" in bad.problem
     assert "DAMAGED: 1 of 3 sessions" in report.render()
     assert json.loads(report.to_json())["sessions"][1]["problem"] == bad.problem
     states = {each.session_id: each.state for each in journal.summaries()}
     assert states == {"a": "unfinished", "b": "damaged", "c": "answered"}
+
+
+def test_every_record_that_is_not_what_was_written_or_is_missing_is_named(
+    path: Path, journal: tr.SqliteJournal
+) -> None:
+    many = tuple(r.SessionOpened(f"{number}") for number in range(60))
+    store(path, a=many[:12], b=many[:8], c=many)
+    damage(
+        path,
+        "UPDATE records SET body = body || ' ' WHERE session = 1 AND seq IN (4, 8, 11)",
+        "DELETE FROM records WHERE session = 2 AND seq IN (3, 5, 6)",
+        "UPDATE sessions SET length = 10 WHERE key = 2",
+        "UPDATE records SET at = 1 WHERE session = 3 AND seq < 50",
+    )
+    a, b, c = [each.problem or "" for each in journal.verify().sessions]
+
+    assert a.startswith(
+        "not what was written: record 4 (row 5), record 8 (row 9), record 11 (row 12). The "
+        "session is not opened."
+    )
+    assert b.startswith("missing: record 3, records 5 to 6, records 8 to 9. ")
+    assert "record 19 (row 40), and 30 more. " in c
+    assert "record 20" not in c
 
 
 def test_records_that_do_not_fit_are_told_with_their_place(
@@ -153,7 +176,13 @@ def test_a_file_whose_pages_are_garbage_is_told_and_raises_nothing(
 
     assert not report.ok
     assert report.problems
-    assert "the file: " in report.render()
+    assert "- the file: SQLite says " in report.render()
+    assert "the file: the file" not in report.render()
+    assert "DAMAGED: the file" in report.render()
+    data[4096 : 4096 * 2] = b"\xa5" * 4096
+    path.write_bytes(data)
+    with pytest.raises(tr.JournalDamagedError, match="or use another path"):
+        journal.summaries()
 
 
 def test_what_sqlite_itself_finds_is_told_beside_good_records(

@@ -56,7 +56,7 @@ def store(path: Path, **sessions: tuple[r.Record, ...]) -> None:
     for session_id, records in sessions.items():
         opened = file.open_session(session_id)
         bodies = [codec.encode_record(record) for record in records]
-        [error] = file.commit([Append(session_id, opened.key, opened.epoch, 0, bodies)])
+        [[error]] = file.commit([Append(session_id, opened.key, opened.epoch, 0, bodies)])
         assert error is None
     file.close()
 
@@ -216,6 +216,20 @@ async def test_a_turn_that_was_resumed_is_taken_to_its_last_end(
     assert journal.stored("u") == CUT[:4]
 
 
+async def test_what_was_done_to_the_history_since_the_last_end_goes_with_a_fork_of_all(
+    path: Path, journal: tr.SqliteJournal
+) -> None:
+    cleared = (*CUT[:4], r.HistoryReplaced(()))
+    store(path, s=cleared, cut=(*cleared, CUT[4]))
+    await journal.fork("s", "all")
+    await journal.fork("cut", "all but the cut turn".replace(" ", "-"))
+    await journal.fork("s", "as-it-was", turn=1)
+
+    assert journal.stored("all") == journal.stored("all-but-the-cut-turn") == cleared
+    assert tr.fold(journal.stored("all")).messages == ()
+    assert journal.stored("as-it-was") == CUT[:4]
+
+
 @pytest.mark.parametrize(("turn", "says"), [(2, "turn 2 has not ended"), (7, "7 is not there")])
 async def test_a_fork_at_no_such_turn_is_refused_with_those_that_there_are(
     path: Path, journal: tr.SqliteJournal, turn: int, says: str
@@ -283,7 +297,13 @@ async def test_what_was_exported_is_imported_elsewhere(
             tr.JournalFormatError,
             "line 2 of the export: found what is no JSON",
         ),
-        (codec.encode_record(CUT[3]), tr.RecordError, "record 0 .TurnEnded. does not fit"),
+        (codec.encode_record(CUT[3]), tr.JournalFormatError, "line 1 .*TurnEnded. does not fit"),
+        (
+            b"\n".join(codec.encode_record(record) for record in (*CUT[:1], *CUT[2:4])),
+            tr.JournalFormatError,
+            "line 2 of the export .ModelFinished. does not fit.* may be missing. Nothing was",
+        ),
+        (b"", tr.JournalFormatError, "the export is empty; .* Nothing was changed"),
         (b'{"v":99,"kind":"titled"}', tr.JournalFormatError, "line 1 .*schema version 99"),
     ],
 )
@@ -293,6 +313,104 @@ async def test_what_is_no_export_is_refused_and_no_file_is_made(
     with pytest.raises(error, match=says):
         await journal.import_jsonl("t", data)
     assert not path.exists()
+
+
+def a_line(**members: object) -> bytes:
+    return json.dumps({"v": 1, **members}).encode()
+
+
+def a_message(text: object, **more: object) -> dict[str, object]:
+    return {"role": "user", "content": [{"type": "text", "text": text}], **more}
+
+
+def a_reply(*calls: object, **more: object) -> bytes:
+    given = {"role": "assistant", "tool_calls": list(calls), "stop_reason": "toolUse", **more}
+    return a_line(kind="model_finished", turn=1, step=0, message=given)
+
+
+ADD = {"id": "c1", "name": "add", "arguments": {"a": 1}}
+STARTED = a_line(kind="turn_started", turn=1, input=[a_message("1 + 2?")])
+
+
+def a_result(**more: object) -> bytes:
+    given = {"call_id": "c1", "name": "add", "content": [{"type": "text", "text": "3"}], **more}
+    return a_line(kind="tool_finished", turn=1, step=0, result=given)
+
+
+def replaced(*messages: object) -> bytes:
+    return a_line(kind="history_replaced", messages=list(messages))
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        ([replaced(a_message("x"), a_message("", role="assistant", tool_calls=[ADD]))], "are open"),
+        ([replaced(a_message("x"), {"role": "user", "content": []})], "message 1: .* is empty"),
+        ([STARTED, a_reply(ADD, ADD)], "line 2 .* the call id 'c1' is there already"),
+        ([STARTED, a_reply(ADD), a_result(), a_reply(ADD)], "line 4 .* 'c1' is there already"),
+        ([STARTED, a_reply({**ADD, "id": " "})], "line 2 .* the id is"),
+        ([STARTED, a_reply({**ADD, "arguments": [1]})], "line 2 .* wrong type"),
+        ([STARTED, a_reply(role="user", content=[{"type": "text", "text": "x"}])], "is no reply"),
+        ([STARTED, a_reply(stop_reason="endTurn")], "line 2 .* is empty"),
+        ([STARTED, a_reply(ADD), a_result(content=[])], "line 3 .* the result is empty"),
+        ([a_line(kind="turn_started", turn=1, input=[a_message(" ")])], "is empty"),
+        ([a_line(kind="turn_started", turn=1, input=[a_message(None)])], "wrong type"),
+        ([a_line(kind="turn_started", turn=1, input=[a_message("x", meta=[1])])], "wrong type"),
+        ([a_line(kind="turn_started", turn="7", input=[])], "found turn = '7'"),
+        ([a_line(kind="turn_started", turn=1.9, input=[])], "found turn = '1.9'"),
+        ([a_line(kind="turn_started", turn=1, input=[], resumed="no")], "found resumed"),
+        ([STARTED, a_reply(ADD), a_result(), STARTED], "line 4 .* while turn 1 is running"),
+    ],
+)
+async def test_an_import_of_what_no_agent_writes_is_refused_with_its_line(
+    journal: tr.SqliteJournal, path: Path, lines: list[bytes], says: str
+) -> None:
+    with pytest.raises(tr.JournalFormatError, match=says) as caught:
+        await journal.import_jsonl("t", b"\n".join(lines), moved=True)
+    assert f"line {len(lines)} of the export" in str(caught.value)
+    assert not path.exists()
+
+
+async def test_a_member_that_says_what_is_the_default_is_taken(journal: tr.SqliteJournal) -> None:
+    explicit = a_line(kind="turn_started", turn=1.0, input=[a_message("x", meta={})], resumed=False)
+    arguments = {"meta": [1], "text": None, "deep": {"turn": "7"}}  # anybody's own JSON
+    lines = [explicit, a_reply({**ADD, "arguments": arguments, "arguments_error": None})]
+    assert await journal.import_jsonl("t", b"\n".join(lines), moved=True) == 2
+
+
+def test_what_was_imported_before_that_was_refused_is_told_by_verify(
+    path: Path, journal: tr.SqliteJournal
+) -> None:
+    store(path, s=(r.HistoryReplaced((tr.Message.user(""),)),))
+    [found] = journal.verify().sessions
+
+    assert found.problem is not None
+    assert "record 0 (row 1): " in found.problem
+    assert "message 0: the message is empty" in found.problem
+
+
+async def test_an_export_inside_a_turn_is_imported_only_as_moved(
+    path: Path, journal: tr.SqliteJournal
+) -> None:
+    store(path, s=CUT)
+    data = journal.export_jsonl("s")
+    with pytest.raises(tr.JournalFormatError, match="ends inside turn 2: resumed in both"):
+        await journal.import_jsonl("t", data)
+    assert journal.sessions() == ("s",)
+
+    assert await journal.import_jsonl("t", data, moved=True) == len(CUT)
+    assert journal.stored("t") == CUT
+
+
+async def test_an_id_that_is_no_text_is_no_session(journal: tr.SqliteJournal, path: Path) -> None:
+    await talk(journal, "s", 1)
+    assert journal.stored("\udcff") == ()
+    with pytest.raises(tr.NoSuchSessionError, match=r"has no session .*; expected one of 's'"):
+        journal.export_jsonl("\udcff")
+    with pytest.raises(tr.NoSuchSessionError):
+        await journal.fork("\udcff", "t")
+    with pytest.raises(tr.NoSuchSessionError):
+        await journal.delete("\udcff")
 
 
 # --- deleting -------------------------------------------------------------------
@@ -351,7 +469,7 @@ def test_a_frozen_writer_of_a_deleted_session_does_not_write_into_its_successor(
     other.delete_session("a")
     again = other.open_session("a")
     body = codec.encode_record(CUT[0])
-    [error] = frozen.commit([Append("a", opened.key, opened.epoch, 0, [body])])
+    [[error]] = frozen.commit([Append("a", opened.key, opened.epoch, 0, [body])])
 
     assert isinstance(error, tr.SessionLostError)
     assert again.key != opened.key

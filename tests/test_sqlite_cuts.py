@@ -64,7 +64,8 @@ def made(path: Path, *, reopened: bool) -> Journal:
             file = SessionFile(str(path), durable=False)
             opened = file.open_session("s")
         body = codec.encode_record(said(number))
-        assert file.commit([Append("s", opened.key, opened.epoch, number, [body])]) == [None]
+        append = Append("s", opened.key, opened.epoch, number, [body])
+        assert list(file.commit([append])) == [[None]]
         ends.append(wal.stat().st_size)
     main, log = path.read_bytes(), wal.read_bytes()
     file.close()

@@ -37,7 +37,7 @@ def append_to(
     file: SessionFile, session_id: str, opened: Opened, records: Sequence[r.Record], first: int = 0
 ) -> None:
     bodies = [codec.encode_record(record) for record in records]
-    [error] = file.commit([Append(session_id, opened.key, opened.epoch, first, bodies)])
+    [[error]] = file.commit([Append(session_id, opened.key, opened.epoch, first, bodies)])
     assert error is None
 
 

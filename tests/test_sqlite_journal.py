@@ -18,11 +18,13 @@ import trio.testing
 import trio_runner as tr
 import trio_runner._journal._connect as connect
 import trio_runner._journal._file as file_
+import trio_runner._journal._threads as threads_
 import trio_runner._journal._writer as writer_
 import trio_runner._journal.sqlite as sqlite
 import trio_runner.records as r
 from trio_runner._journal._lease import FileLock
 from trio_runner._journal._parts import Append, SessionFileLike
+from trio_runner._journal._session import SqliteSession, SqliteTicket
 from trio_runner.testing import check_journal, sweep
 from trio_runner.testing._inline_sqlite import IN_MEMORY, InlineEngine
 from trio_runner.testing.reference import ReferenceTurn
@@ -52,7 +54,7 @@ def stuck(path: Path) -> FileLock:
     return FileLock(Path(f"{path}.lock"))
 
 
-async def settled(*tickets: sqlite.SqliteTicket) -> None:
+async def settled(*tickets: SqliteTicket) -> None:
     with trio.fail_after(30):
         for ticket in tickets:
             await ticket.wait()
@@ -276,7 +278,7 @@ async def test_a_cancelled_aclose_leaves_the_session_free_and_keeps_what_was_app
         session.append(records(2))
 
     async with trio.open_nursery() as nursery:
-        opened: list[sqlite.SqliteSession] = []
+        opened: list[SqliteSession] = []
 
         async def reopen() -> None:
             opened.append(await journal.open("s"))
@@ -377,7 +379,6 @@ async def test_a_failure_fails_all_that_is_open_and_nothing_before(
     session = await journal.open("s")
     await settled(session.append(records(1)))
     monkeypatch.setattr(connect, "BUSY_TIMEOUT", 0.0)
-    monkeypatch.setattr(file_, "BUSY_TIMEOUT", 0.0)
     assert stuck.try_lock()
     tickets = [session.append(records(n)) for n in (2, 3, 4)]
     await settled(*tickets)
@@ -398,7 +399,9 @@ def test_what_fails_fails_in_one_go() -> None:
         engine.delay = "hang"
         tickets = [session.append(records(n)) for n in (2, 3, 4)]
         error = tr.JournalStorageError("the disk is gone")
-        tickets[0].settle(error)
+        tickets[0].note(error)
+        assert [(ticket.done, ticket.error) for ticket in tickets] == [(False, None)] * 3
+        session.settle()
 
         assert [(ticket.done, ticket.error) for ticket in tickets] == [(True, error)] * 3
         assert session.append(records(2)).numbers == range(1, 2)
@@ -513,7 +516,7 @@ def test_a_run_that_ended_without_closing_leaves_the_session_to_the_next(
     path: Path, stuck: FileLock, caplog: pytest.LogCaptureFixture
 ) -> None:
     journal = tr.SqliteJournal(path)
-    left: list[sqlite.SqliteSession] = []
+    left: list[SqliteSession] = []
 
     async def leave() -> None:
         left.append(await journal.open("s"))
@@ -594,7 +597,7 @@ async def test_waiting_for_what_is_done_is_a_checkpoint(journal: tr.SqliteJourna
         await session.aclose()
 
 
-def test_a_forked_process_is_told_to_open_its_own(path: Path) -> None:
+def test_a_forked_process_is_told_what_it_must_not_use_and_may_use_the_rest(path: Path) -> None:
     program = f"""
 import os, sys, trio
 import trio_runner as tr
@@ -608,7 +611,21 @@ async def child(session):
     else:
         os._exit(2)
     await session.aclose()
-    other = await tr.SqliteJournal({str(path)!r}).open("childs")
+    journal = tr.SqliteJournal({str(path)!r})
+    for read in (journal.sessions, journal.summaries, journal.verify, lambda: journal.stored("s")):
+        try:
+            read()
+        except tr.JournalStorageError as error:
+            assert "was open when this process was forked" in str(error), error
+        else:
+            os._exit(3)
+    try:
+        await journal.open("childs")
+    except tr.JournalStorageError as error:
+        assert "multiprocessing with 'spawn'" in str(error), error
+    else:
+        os._exit(4)
+    other = await tr.SqliteJournal({str(path.with_name("other.db"))!r}).open("childs")
     await other.append([SessionOpened("child")]).wait()
     await other.aclose()
 
@@ -625,13 +642,25 @@ ticket = session.append([SessionOpened("parent")])
 while not ticket.done:
     pass
 assert ticket.error is None, ticket.error
+trio.run(session.aclose)
+
+async def open_and_close():  # nothing is open at this fork
+    await (await tr.SqliteJournal({str(path)!r}).open("s")).aclose()
+
+pid = os.fork()
+if pid == 0:
+    trio.run(open_and_close)
+    os._exit(0)
+assert os.waitpid(pid, 0)[1] == 0
 """
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=False)
 
     assert done.returncode == 0
     journal = tr.SqliteJournal(path)
     assert journal.stored("s") == (r.SessionOpened("parent"),)
-    assert journal.stored("childs") == (r.SessionOpened("child"),)
+    assert tr.SqliteJournal(path.with_name("other.db")).stored("childs") == (
+        r.SessionOpened("child"),
+    )
 
 
 async def test_signals_go_to_the_main_thread(
@@ -661,16 +690,14 @@ async def test_signals_go_to_the_main_thread(
 async def test_a_release_that_comes_too_late_does_not_keep_the_thread(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def start(_: writer_.WriterThread) -> None:
+    def start(_: threads_.WriterThread) -> None:
         """Its work is done by hand below."""
 
-    monkeypatch.setattr(writer_.WriterThread, "start", start)
-    engine = writer_.WriterThreads(sqlite._load)
+    monkeypatch.setattr(threads_.WriterThread, "start", start)
+    engine = threads_.WriterThreads(sqlite._load)
     writer = engine.acquire(str(path))
     journal = tr.SqliteJournal(path)
-    one, other = (
-        sqlite.SqliteSession(name, writer, journal._encode, journal._counts) for name in "so"
-    )
+    one, other = (SqliteSession(name, writer, journal._encode, journal._counts) for name in "so")
 
     assert not writer.process([writer_.Opening(writer, one)])
     assert writer.process([writer_.Release(writer, one), writer_.Release(writer, other)])

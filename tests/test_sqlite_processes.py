@@ -222,7 +222,7 @@ def test_taking_a_session_over_is_enough_to_stop_the_writer_before(path: Path) -
     [lock] = [one for one in path.parent.glob("*.lock") if one.name != "journal.db.lock"]
     lock.unlink()
     after.open_session("s")  # and appends nothing, so only the epoch is different
-    [error] = before.commit([Append("s", opened.key, opened.epoch, 0, [b"{}"])])
+    [[error]] = before.commit([Append("s", opened.key, opened.epoch, 0, [b"{}"])])
 
     assert isinstance(error, tr.SessionLostError)
     assert "epoch 1" in str(error)

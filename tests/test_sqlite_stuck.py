@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -20,13 +20,14 @@ import trio
 import trio.testing
 
 import trio_runner as tr
+import trio_runner._journal._connect as connect
 import trio_runner._journal._file as file_
 import trio_runner.records as r
 from trio_runner._core.errors import JournalError
 from trio_runner._core.fold import fold
 from trio_runner._journal._parts import Append, SessionFileLike
-from trio_runner._journal._writer import WriterThreads
-from trio_runner._journal.sqlite import SqliteSession, SqliteTicket
+from trio_runner._journal._session import SqliteSession, SqliteTicket
+from trio_runner._journal._threads import WriterThreads
 from trio_runner.testing import ScriptedModel, call
 from trio_runner.testing._determinism import threads_inline
 from trio_runner.testing.contract import check_contract
@@ -73,15 +74,15 @@ class _File(file_.SessionFile):
         super().__init__(path, durable=False)
         self._disk = disk
 
-    def commit(self, appends: Sequence[Append]) -> list[JournalError | None]:
+    def commit(self, appends: Sequence[Append]) -> Iterator[Sequence[JournalError | None]]:
         number = self._disk.count
         self._disk.count += 1
         if (number, self._disk.place) == (self._disk.transaction, "before"):
             self._disk.hang()
-        outcomes = super().commit(appends)
+        outcomes = list(super().commit(appends))
         if (number, self._disk.place) == (self._disk.transaction, "after"):
             self._disk.hang()
-        return outcomes
+        yield from outcomes
 
 
 class Noting(tr.SqliteJournal):
@@ -309,7 +310,7 @@ def test_a_file_that_a_stopped_process_holds_is_not_waited_for_without_end(
 ) -> None:
     path = tmp_path / "journal.db"
     journal = tr.SqliteJournal(path)
-    monkeypatch.setattr(file_, "BUSY_TIMEOUT", 0.05)
+    monkeypatch.setattr(connect, "BUSY_TIMEOUT", 0.05)
     process = stopped_while_writing(path)
 
     async def main() -> None:

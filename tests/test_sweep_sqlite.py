@@ -17,7 +17,7 @@ import trio
 
 import trio_runner as tr
 import trio_runner.records as r
-from trio_runner._journal.sqlite import SqliteSession, SqliteTicket
+from trio_runner._journal._session import SqliteSession, SqliteTicket
 from trio_runner.testing import sweep, sweep_lines
 from trio_runner.testing._faults import FAULTS
 from trio_runner.testing._inline_sqlite import IN_MEMORY, InlineEngine

@@ -31,6 +31,7 @@ from trio_runner._core.errors import ModelError as ModelError
 from trio_runner._core.errors import ModelReplyError as ModelReplyError
 from trio_runner._core.errors import NotEnteredError as NotEnteredError
 from trio_runner._core.errors import NothingToResumeError as NothingToResumeError
+from trio_runner._core.errors import SessionLostError as SessionLostError
 from trio_runner._core.errors import StrayCancellationError as StrayCancellationError
 from trio_runner._core.errors import ToolError as ToolError
 from trio_runner._core.errors import TrioRunnerError as TrioRunnerError
@@ -75,7 +76,6 @@ from trio_runner._journal.faults import NoSuchSessionError as NoSuchSessionError
 from trio_runner._journal.faults import SessionExistsError as SessionExistsError
 from trio_runner._journal.faults import SessionIdError as SessionIdError
 from trio_runner._journal.faults import SessionInUseError as SessionInUseError
-from trio_runner._journal.faults import SessionLostError as SessionLostError
 from trio_runner._journal.memory import MemoryJournal as MemoryJournal
 from trio_runner._journal.sqlite import SqliteJournal as SqliteJournal
 from trio_runner._shell.agent import ToolAgent as ToolAgent

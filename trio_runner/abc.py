@@ -245,6 +245,14 @@ class CommitTicket(Protocol):
     The tickets of a session finish in the order of their appends. When one
     fails, every later one that is not done fails with it: what is stored is
     always a prefix of what was appended, and what failed may be appended anew.
+
+    ``done`` and ``error`` change in the thread of the loop alone: between two steps of its
+    tasks, or while somebody looks or appends. A store that works in another thread hands
+    its outcomes over (`trio.lowlevel.TrioToken.run_sync_soon`). Otherwise a failure could
+    come between a look at the tickets and the append that follows: the newer records would
+    be stored in the place of those that failed, which come behind them then. So an append
+    that is made after the store failed and before the ticket says so is a later one, and fails
+    with it.
     """
 
     @property

@@ -62,8 +62,14 @@ class Place:
           click.UsageError: there is none.
         """
         if not Path(self.journal.path).is_file():
-            how = "" if self.is_given else ", which is the default; --path names another"
-            raise click.UsageError(f"there is no file {self.journal.path!r}{how}")
+            raise click.UsageError(self.nothing())
+
+    def nothing(self) -> str:
+        """Say that there is nothing, and where it was looked for."""
+        how = "" if self.is_given else ", which is the default; --path names another"
+        if Path(self.journal.path).is_file():
+            return f"there are no sessions in {self.journal.path!r}{how}"
+        return f"there is no file {self.journal.path!r}{how}"
 
 
 def _command(command: Callable[..., int]) -> Callable[..., None]:
@@ -76,8 +82,7 @@ def _command(command: Callable[..., int]) -> Callable[..., None]:
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
         try:
-            place = Place(tr.SqliteJournal(path or default_path()), path is not None)
-            status = command(place=place, **options)
+            status = command(place=_place(path), **options)
         except _USED_WRONGLY as error:
             status = _complain(error, 2)
         except (tr.JournalError, OSError) as error:
@@ -99,6 +104,13 @@ def _command(command: Callable[..., int]) -> Callable[..., None]:
         help="The journal's file; also by the variable TRIO_RUNNER_JOURNAL.",
     )
     return option(run)
+
+
+def _place(path: Path | None) -> Place:
+    try:
+        return Place(tr.SqliteJournal(path or default_path()), path is not None)
+    except (ValueError, RuntimeError) as error:  # no path of a file; a loop of links
+        raise click.UsageError(str(error)) from error
 
 
 def _complain(problem: object, status: int) -> int:
@@ -130,7 +142,7 @@ def list_sessions(place: Place, *, as_json: bool) -> int:
     """List the sessions, the one used last first."""
     if place.is_given:
         place.check()
-    return sessions_view.show_list(place.journal.summaries(), as_json=as_json)
+    return sessions_view.show_list(place.journal.summaries(), none=place.nothing(), as_json=as_json)
 
 
 @sessions.command()
@@ -202,7 +214,11 @@ def verify(place: Place, *, as_json: bool) -> int:
 @sessions.command()
 @click.argument("session")
 @click.argument("new")
-@click.option("--turn", type=click.IntRange(min=0), help="The last turn to take; 0: none.")
+@click.option(
+    "--turn",
+    type=click.IntRange(min=0),
+    help="The last turn to take, as it ended; 0: none. Without: all that have ended.",
+)
 @_json
 @_command
 def fork(place: Place, *, session: str, new: str, turn: int | None, as_json: bool) -> int:
@@ -215,14 +231,26 @@ def fork(place: Place, *, session: str, new: str, turn: int | None, as_json: boo
 @sessions.command("import")
 @click.argument("file", type=click.File("rb"))
 @click.argument("session")
+@click.option(
+    "--moved",
+    is_flag=True,
+    help="The exported session is not gone on with: its unfinished turn may come along.",
+)
 @_json
 @_command
-def import_session(place: Place, *, file: io.BufferedReader, session: str, as_json: bool) -> int:
+def import_session(
+    place: Place, *, file: io.BufferedReader, session: str, moved: bool, as_json: bool
+) -> int:
     """Make SESSION of a FILE (- for stdin) that `export` wrote as jsonl."""
     if not place.is_given:  # nobody can be asked to make the platform's directory
         Path(place.journal.path).parent.mkdir(parents=True, exist_ok=True)
-    count = tr.run(place.journal.import_jsonl, session, file.read())
+    made = functools.partial(place.journal.import_jsonl, session, file.read(), moved=moved)
+    count = tr.run(made)
     return sessions_view.done("made", session, count, as_json=as_json)
+
+
+def _is_at_a_terminal() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty()
 
 
 @sessions.command()
@@ -234,9 +262,15 @@ def delete(place: Place, *, session: str, yes: bool, as_json: bool) -> int:
     """Delete a session that nobody has open. It cannot be brought back."""
     place.check()
     if not yes:
-        if not (sys.stdin is not None and sys.stdin.isatty()):
+        if not _is_at_a_terminal():
             raise click.UsageError("there is no terminal to ask at; --yes deletes without asking")
-        click.confirm(f"Delete session {session!r} of {place.journal.path}?", abort=True, err=True)
+        question = f"Delete session {session!r} of {place.journal.path}?"
+        try:
+            said = click.confirm(question, err=True)
+        except click.Abort:  # click's word for Ctrl-C
+            return _complain("interrupted; nothing was deleted", 130)
+        if not said:
+            return _complain("nothing was deleted", 1)
     count = tr.run(place.journal.delete, session)
     return sessions_view.done("deleted", session, count, as_json=as_json)
 

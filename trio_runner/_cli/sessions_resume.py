@@ -96,9 +96,37 @@ def _agent(journal: tr.SqliteJournal, session: str, target: str) -> tr.ToolAgent
             f"{target} needs 'model'; expected a function that brings its own model"
         )
     try:
-        return factory(journal=journal, session=session)
+        agent = factory(journal=journal, session=session)
+    except check_target.TargetError:
+        raise
     except Exception as error:
         # The user's function may raise anything.
         raise check_target.TargetError(
             f"{target} raised:\n{check_target.trace_of(error)}"
         ) from error
+    _check_session(agent, journal, session, target)
+    return agent
+
+
+def _check_session(
+    agent: tr.ToolAgent, journal: tr.SqliteJournal, session: str, target: str
+) -> None:
+    """Refuse an agent that would go on with something else, before anything is opened."""
+    config = getattr(agent, "config", None)
+    if type(config) is not tr.LoopConfig:
+        raise check_target.TargetError(
+            f"{target} returned {agent!r}; expected a trio_runner.ToolAgent on session {session!r}"
+        )
+    if config.session_id != session:
+        made = "an agent without a session"
+        if config.session_id is not None:
+            made = f"an agent of session {config.session_id!r}"
+        raise check_target.TargetError(
+            f"{target} made {made}; expected one of session {session!r}, which it was given as "
+            "session=. Nothing was opened or run"
+        )
+    if config.journal is not journal and getattr(config.journal, "path", None) != journal.path:
+        raise check_target.TargetError(
+            f"{target} made an agent on another journal; expected the one of {journal.path!r}, "
+            "which it was given as journal=. Nothing was opened or run"
+        )

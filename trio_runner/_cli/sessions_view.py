@@ -28,19 +28,19 @@ _COLOURS: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 
-def show_list(summaries: Sequence[SessionSummary], *, as_json: bool) -> int:
-    """Show a line for each session, the one used last first."""
+def show_list(summaries: Sequence[SessionSummary], *, none: str, as_json: bool) -> int:
+    """Show a line for each session, the one used last first; ``none`` when there is none."""
     console = terminal.console()
     out = terminal.Output(console)
     newest = sorted(summaries, key=_last_used, reverse=True)
+    if not newest:  # an empty stdout says nothing of the place that was looked at
+        sys.stderr.write(f"trio-runner sessions: {terminal.printable(none)}\n")
     if as_json:
         out.raw(json.dumps([each.as_json() for each in newest], indent=2) + "\n")
     elif not console.is_terminal:
         for each in newest:
             out.raw("\t".join(_cells(each)) + "\n")
-    elif not newest:
-        out.line("There are no sessions.")
-    else:
+    elif newest:
         out.show(_table(newest))
         for each in newest:
             if each.problem is not None:
@@ -145,7 +145,8 @@ def done(what: str, session_id: str, records: int, *, as_json: bool) -> int:
     if as_json:
         out.raw(json.dumps({"session_id": session_id, "done": what, "records": records}) + "\n")
     else:
-        out.line(f"{what} session {session_id!r} with {records} records")
+        counted = "1 record" if records == 1 else f"{records} records"
+        out.line(f"{what} session {session_id!r} with {counted}")
     return 1 if out.finish() else 0
 
 

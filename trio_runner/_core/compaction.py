@@ -23,9 +23,9 @@ import attrs
 
 import trio_runner._core.records as r
 import trio_runner._core.values as v
+from trio_runner._core.copies import own_message
 from trio_runner._core.errors import HistoryError
 from trio_runner._core.history import History, HistoryView
-from trio_runner._core.normalise import with_plain_meta
 from trio_runner._core.validity import has_content, history_problems, input_problems
 
 #: The member of a message's ``meta`` that marks it as a summary.
@@ -158,7 +158,7 @@ def _as_summary(summary: v.Message | str) -> v.Message:
     problems = input_problems([message])
     if problems:
         raise HistoryError(problems)
-    return with_plain_meta(attrs.evolve(message, meta={**message.meta, SUMMARY_MARK: True}))
+    return own_message(attrs.evolve(message, meta={**message.meta, SUMMARY_MARK: True}))
 
 
 def trimmed(history: History, keep: int) -> r.Trimmed | None:

@@ -105,6 +105,14 @@ class CommitFailedError(JournalError):
     """A commit failed; with ``durability="strict"`` it ends the turn."""
 
 
+class SessionLostError(JournalError):
+    """Another writer took the session over, so what was appended here is not stored.
+
+    What a journal reports by it is final: nothing more can be stored by this opening, and
+    another process may be running the turn. It ends the turn whatever its ``durability`` is.
+    """
+
+
 class CommitUnknownError(JournalError):
     """A commit was given up: it may still land, and is never sent again under another number."""
 

@@ -7,12 +7,13 @@ damage: `RecordError` says at which record.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import assert_never
 
 import attrs
 
 import trio_runner._core.records as r
+import trio_runner._core.validity as validity
 import trio_runner._core.values as v
 from trio_runner._core.compaction import shorten
 from trio_runner._core.errors import InternalError, JournalError, TrioRunnerError
@@ -70,6 +71,57 @@ def fold(records: Iterable[r.Record]) -> SessionState:
     if state.turn is not None:
         _settle(state.turn)
     return state
+
+
+def check_records(records: Iterable[r.Record]) -> SessionState:
+    """Replay ``records`` as `fold` does, and check each message and result in them too.
+
+    What agents write passes by itself; what was made by other means may hold messages
+    that no history may hold.
+
+    Raises:
+      RecordError: they do not fit together, or a message or result is not valid.
+    """
+    state = SessionState()
+    for index, record in enumerate(records):
+        problem = next(_problems(state, record), None)
+        if problem is not None:
+            raise RecordError(index, record, problem)
+        _apply_at(index, state, record)
+    if state.turn is not None:
+        _settle(state.turn)
+    return state
+
+
+def _problems(state: SessionState, record: r.Record) -> Iterator[str]:
+    """What is wrong with the messages of ``record``, which comes next."""
+    match record:
+        case r.TurnStarted(input=messages) | r.InputAdded(messages=messages):
+            yield from validity.input_problems(messages)
+        case r.HistoryReplaced(messages=messages):
+            yield from validity.history_problems(messages)
+        case r.ModelFinished(message=message):
+            yield from _reply_problems(state, message)
+        case r.ToolFinished(result=result, attached=attached):
+            yield from validity.result_problems(result)
+            yield from validity.input_problems(attached)
+        case r.Compacted(summary=summary):
+            yield from validity.input_problems([summary])
+        case r.SessionOpened() | r.ToolStarted() | r.Trimmed() | r.TurnEnded():
+            pass
+        case _:
+            assert_never(record)
+
+
+def _reply_problems(state: SessionState, message: v.Message) -> Iterator[str]:
+    yield from validity.message_problems(message)
+    if message.role != "assistant" or message.template:
+        yield f"a message of role {message.role!r} is no reply; expected one of the assistant"
+    seen = set(state.history.ids)
+    for call in message.tool_calls:
+        if call.id in seen:
+            yield f"the call id {call.id!r} is there already; expected ids that are unique"
+        seen.add(call.id)
 
 
 def full_history(records: Iterable[r.Record]) -> tuple[v.Message, ...]:

@@ -221,16 +221,6 @@ def plain_meta(meta: Mapping[str, Any]) -> Mapping[str, Any]:
     return plain
 
 
-def with_plain_meta(message: v.Message) -> v.Message:
-    """``message`` itself when its ``meta`` can be stored, else with a copy that can."""
-    results = [result for result in message.tool_results if plain_meta(result.meta) is result.meta]
-    meta = plain_meta(message.meta)
-    if meta is message.meta and len(results) == len(message.tool_results):
-        return message
-    mended = [attrs.evolve(each, meta=plain_meta(each.meta)) for each in message.tool_results]
-    return attrs.evolve(message, meta=meta, tool_results=mended)
-
-
 # --- calls ----------------------------------------------------------------------
 
 

@@ -236,8 +236,8 @@ def _model_dump(value: Any) -> object:
 
 def close_coroutine(value: object) -> None:
     """Close a coroutine that nobody will await: left alone it warns when it is collected."""
-    if isinstance(value, Coroutine):
-        try:
+    try:
+        if isinstance(value, Coroutine):
             cast("Coroutine[Any, Any, Any]", value).close()
-        except Exception:  # noqa: BLE001, S110  the tool border: closing may run the user's code
-            pass
+    except Exception:  # noqa: BLE001, S110  the tool border: both may run the user's code
+        pass

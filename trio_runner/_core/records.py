@@ -53,6 +53,7 @@ class ToolStarted(ByFields):
     """A call may run from here on; durable before the tool function is called.
 
     Attributes:
+      name: of the tool, which may be spelled otherwise in the call.
       arguments_hash: SHA-256 of the canonical JSON of the arguments, in hex.
       key: the idempotency key, ``turn:step:call``.
     """

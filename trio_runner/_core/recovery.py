@@ -25,6 +25,11 @@ class Repeatable(Protocol):
     """What the rules must know of a tool."""
 
     @property
+    def name(self) -> str:
+        """Its name."""
+        ...
+
+    @property
     def idempotent(self) -> bool:
         """Whether it may be run again with the same key."""
         ...
@@ -41,6 +46,8 @@ def obstacle(call: v.ToolCall, start: r.ToolStarted | None, tool: Repeatable | N
         return "no record says with which key it was started"
     if tool is None:
         return "there is no tool of that name any more"
+    if tool.name != start.name:
+        return f"its name means another tool now, {tool.name!r} and not {start.name!r}"
     if start.arguments_hash != r.arguments_hash(call.arguments):
         return "its arguments are not those that it was started with"
     return None

@@ -393,33 +393,34 @@ class Turn:
         self._end(end_reason, before, self._rollback_status(step, len(made)))
         return tuple(made)
 
+    @property
+    def can_resume(self) -> bool:
+        """Whether `resumed` may be told: it has no end, or one that something can come of."""
+        if self.end_reason is None:
+            return True
+        last = self.history.last
+        asks = last is not None and (last.role == "user" or last.stop_reason in _GOES_BACK)
+        return asks and self.end_reason in _MAY_GO_ON
+
     def resumed(self) -> None:
         """Go on with a turn that ended without an answer, or that a crash cut.
 
         Raises:
           NothingToResumeError: the turn has an answer, or none can come of it.
         """
-        match self.end_reason:
-            case None:
-                if self._step is not None:
-                    self._step.cut()
-                return
-            case v.EndReason.INTERRUPTED | v.EndReason.TIMED_OUT | v.EndReason.FAILED:
-                iteration = self.iteration + self._uncounted
-            case v.EndReason.MAX_ITERATIONS:
-                iteration = 0
-            case _:
-                raise NothingToResumeError(
-                    f"turn {self.number} ended {self.end_reason.value}: there is nothing to "
-                    "resume. Start a new turn"
-                )
-        last = self.history.last
-        if last is None or (last.role == "assistant" and last.stop_reason not in _GOES_BACK):
+        if self.end_reason is None:
+            if self._step is not None:
+                self._step.cut()
+            return
+        if not self.can_resume:
+            what = ": there is nothing to resume"
+            if self.end_reason in _MAY_GO_ON:
+                what = ", and the history ends with a reply that asks for nothing"
             raise NothingToResumeError(
-                f"turn {self.number} ended {self.end_reason.value}, and the history ends with a "
-                "reply that asks for nothing. Start a new turn"
+                f"turn {self.number} ended {self.end_reason.value}{what}. Start a new turn"
             )
-        self.iteration = iteration
+        ran_out = self.end_reason is v.EndReason.MAX_ITERATIONS
+        self.iteration = 0 if ran_out else self.iteration + self._uncounted
         self._uncounted = False
         self.end_reason = None
         self._decided = None
@@ -474,6 +475,13 @@ class Turn:
 
 _GOES_BACK: Final = (v.StopReason.PAUSE, v.StopReason.CONTINUE_)
 
+#: Ends that came before an answer.
+_MAY_GO_ON: Final = (
+    v.EndReason.INTERRUPTED,
+    v.EndReason.TIMED_OUT,
+    v.EndReason.FAILED,
+    v.EndReason.MAX_ITERATIONS,
+)
 
 #: Stop reasons next to which calls may stand that do not run.
 _CUT: Final = (

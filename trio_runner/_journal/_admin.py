@@ -16,9 +16,9 @@ import trio_runner._core.records as r
 import trio_runner._journal.codec as codec
 import trio_runner._journal.faults as faults
 from trio_runner._core.errors import JournalError
-from trio_runner._core.fold import RecordError, fold
-from trio_runner._journal._connect import Faults, connect_to_read
-from trio_runner._journal._verify import Row, verified
+from trio_runner._core.fold import RecordError, check_records
+from trio_runner._journal._connect import Faults, read
+from trio_runner._journal._verify import Row, flaws, verified
 from trio_runner._journal.sessions import JournalReport, SessionCheck, SessionSummary, summarise
 
 _SESSIONS: Final = "SELECT id, key, epoch, length FROM sessions NOT INDEXED ORDER BY key"
@@ -39,15 +39,13 @@ def read_summaries(path: str) -> tuple[SessionSummary, ...]:
     Raises:
       JournalError: the file is no journal, or its list of sessions cannot be read.
     """
-    connection = connect_to_read(path)
-    if connection is None:
-        return ()
-    try:
+
+    def look(connection: sqlite3.Connection) -> list[SessionSummary]:
         with Faults(path):
             found = connection.execute(_SESSIONS).fetchall()
-        summaries = [_summary(connection, path, *each) for each in found]
-    finally:
-        connection.close()
+        return [_summary(connection, path, *each) for each in found]
+
+    summaries = read(path, look) or []
     # One that was only opened, or was deleted, holds nothing.
     return tuple([each for each in summaries if each.records or each.problem is not None])
 
@@ -67,7 +65,7 @@ def _summary(
         )
     except JournalError as error:
         count, size = _count(connection, path, found[0])
-        return SessionSummary(session_id, count, size, problem=_said(error, path))
+        return SessionSummary(session_id, count, size, problem=_said(error, path, session_id))
 
 
 def _rows(
@@ -96,8 +94,12 @@ def _time(row: Row) -> datetime | None:
         return None
 
 
-def _said(error: JournalError, path: str) -> str:
-    return str(error).removeprefix(f"{path}: ")
+def _said(error: JournalError, path: str, session_id: str | None = None) -> str:
+    """The message without the place that is named beside it."""
+    text = str(error).removeprefix(f"{path}: ")
+    if session_id is None:
+        return text.removeprefix("the file: ")
+    return text.removeprefix(f"session {session_id!r}: ").removeprefix(f"session {session_id!r}, ")
 
 
 # --- the check of all -------------------------------------------------------------
@@ -110,22 +112,20 @@ def read_report(path: str) -> JournalReport:
       JournalFormatError: the file is no journal, or of a newer version.
       JournalStorageError: it cannot be read.
     """
-    connection = connect_to_read(path)
-    if connection is None:
-        return JournalReport(path, ())
+    return read(path, lambda connection: _report(connection, path)) or JournalReport(path, ())
+
+
+def _report(connection: sqlite3.Connection, path: str) -> JournalReport:
     problems: list[str] = []
     checks: list[SessionCheck] = []
     try:
-        try:
-            with Faults(path):
-                problems += _file_problems(connection)
-                found = connection.execute(_SESSIONS).fetchall()
-            checks += [_check(connection, path, *each) for each in found]
-            checks = [each for each in checks if each.records or not each.ok]
-        except faults.JournalDamagedError as error:
-            problems.append(_said(error, path))
-    finally:
-        connection.close()
+        with Faults(path):
+            problems += _file_problems(connection)
+            found = connection.execute(_SESSIONS).fetchall()
+        checks += [_check(connection, path, *each) for each in found]
+        checks = [each for each in checks if each.records or not each.ok]
+    except faults.JournalDamagedError as error:
+        problems.append(_said(error, path))
     return JournalReport(path, tuple(checks), tuple(problems))
 
 
@@ -145,14 +145,30 @@ def _check(connection: sqlite3.Connection, path: str, session_id: str, *found: A
         rows, torn = _rows(connection, path, session_id, found)
     except JournalError as error:
         count, _ = _count(connection, path, found[0])
-        return SessionCheck(session_id, count, problem=_said(error, path))
+        problem = _each_flaw(connection, path, session_id, found) or _said(error, path, session_id)
+        return SessionCheck(session_id, count, problem=problem)
     try:
-        fold([record for _, record in rows])
+        check_records([record for _, record in rows])
     except RecordError as error:
         row = rows[error.index][0]
         problem = f"record {row.seq} (row {row.place}): {error}"
         return SessionCheck(session_id, len(rows) + torn, torn, problem)
     return SessionCheck(session_id, len(rows) + torn, torn)
+
+
+def _each_flaw(
+    connection: sqlite3.Connection, path: str, session_id: str, found: tuple[Any, ...]
+) -> str:
+    key, _, length = found
+    if {type(number) for number in found} != {int}:
+        return ""
+    try:
+        with Faults(path):
+            named = flaws(connection, session_id, key, length)
+    except JournalError:  # that much is damaged; the error says so
+        return ""
+    remedy = "Take the file from a backup, or delete the session"
+    return f"{named}. The session is not opened. {remedy}" if named else ""
 
 
 # --- export -----------------------------------------------------------------------
@@ -167,16 +183,27 @@ def decode_lines(data: bytes) -> tuple[r.Record, ...]:
     """What `encode_lines` wrote.
 
     Raises:
-      JournalFormatError: a line is no record, or of a newer version; the message has its number.
-      RecordError: the records do not fit together.
+      JournalFormatError: there is nothing in it, or a line is no record, of a newer version, or
+        does not fit those before it; the message has its number.
     """
     records: list[r.Record] = []
     for number, line in enumerate(data.splitlines(), 1):
         try:
-            records.append(codec.decode_record(line))
+            records.append(codec.decode_exactly(line))
         except (ValueError, faults.JournalFormatError) as error:
             raise faults.JournalFormatError(
                 f"line {number} of the export: {error}. Nothing was changed"
             ) from error
-    fold(records)
+    if not records:
+        raise faults.JournalFormatError(
+            "the export is empty; expected a line of JSON for each record. Nothing was changed"
+        )
+    try:
+        check_records(records)
+    except RecordError as error:
+        what = str(error).removeprefix(f"record {error.index} ")
+        raise faults.JournalFormatError(
+            f"line {error.index + 1} of the export {what}. A line before it may be missing. "
+            "Nothing was changed"
+        ) from error
     return tuple(records)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import errno
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import trio_runner._journal.faults as faults
 from trio_runner._core.errors import JournalError
+
+T = TypeVar("T")
 
 #: In the header of the file: "tRun". Tells our files from other SQLite files.
 APPLICATION_ID: Final = 0x7452756E
@@ -167,41 +169,52 @@ def bring_up_to_date(connection: sqlite3.Connection) -> None:
 # --- reading beside a writer ----------------------------------------------------
 
 
-def connect_to_read(path: str) -> sqlite3.Connection | None:
-    """A read-only connection in a read transaction; None when there is no journal yet."""
+def read(path: str, look: Callable[[sqlite3.Connection], T]) -> T | None:
+    """What ``look`` finds, by a connection that cannot write and in one read transaction.
+
+    A journal that nobody has open is read without SQLite's locks. They would leave files
+    beside it that belong to whoever reads, and nobody else could write it any more.
+
+    Returns:
+      None when there is no journal yet.
+    """
     with Faults(path):
         check_whole(path)
-        if not Path(path).exists():
-            return None
-        connection = _connect_read_only(path, "mode=ro")
-        try:
-            _begin_reading(connection, path)
-        except sqlite3.OperationalError:
-            connection.close()
-            if Path(f"{path}-wal").exists():
-                raise
-            # In a directory that cannot be written to SQLite cannot make what it needs to
-            # share the file; without a WAL nobody is writing it.
-            connection = _connect_read_only(path, "mode=ro&immutable=1")
-            _begin_reading(connection, path)
-        except BaseException:
-            connection.close()
-            raise
-        if not is_made(connection):
-            connection.close()
-            return None
-        return connection
+        before = _closed(path)
+        if before is not None:
+            try:
+                found = _read(path, "mode=ro&immutable=1", look)
+            except (sqlite3.Error, JournalError):
+                if _closed(path) == before:
+                    raise
+            else:
+                if _closed(path) == before:
+                    return found
+            # Somebody opened it in between: what was read may be of two moments.
+        return _read(path, "mode=ro", look) if Path(path).exists() else None
 
 
-def _begin_reading(connection: sqlite3.Connection, path: str) -> None:
-    # All that is read is of one moment: a reader holds no lock of ours, and somebody may
-    # be making the file.
-    connection.execute("BEGIN")
-    check_format(connection, path)
+def _closed(path: str) -> tuple[int, ...] | None:
+    """What changes when a journal that nobody has open is written; None: somebody has it."""
+    if any(Path(f"{path}{each}").exists() for each in ("-wal", "-journal")):
+        return None
+    try:
+        found = Path(path).stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _connect_read_only(path: str, how: str) -> sqlite3.Connection:
-    return connect(f"{Path(path).as_uri()}?{how}", uri=True)
+def _read(path: str, how: str, look: Callable[[sqlite3.Connection], T]) -> T | None:
+    connection = connect(f"{Path(path).as_uri()}?{how}", uri=True)
+    try:
+        # All that is read is of one moment: a reader holds no lock of ours, and somebody may
+        # be making the file.
+        connection.execute("BEGIN")
+        check_format(connection, path)
+        return look(connection) if is_made(connection) else None
+    finally:
+        connection.close()
 
 
 # --- errors ---------------------------------------------------------------------
@@ -209,9 +222,10 @@ def _connect_read_only(path: str, how: str) -> sqlite3.Connection:
 
 def damaged(path: str, where: str, what: str) -> faults.JournalDamagedError:
     """The error for what cannot be as it was written."""
+    other = "path" if where == "the file" else "session id"
     return faults.JournalDamagedError(
         f"{path}: {where}: {what}. The file is damaged; nothing was changed. Take it from a "
-        "backup, or use another session id",
+        f"backup, or use another {other}",
         where,
     )
 

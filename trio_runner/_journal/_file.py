@@ -10,6 +10,10 @@ gaps). ``sessions`` has one row for each session: how many records are durable
 a writer that was frozen while another took its session over writes nothing.
 ``dropped`` keeps the torn tails that an opening took out of the log.
 
+A torn tail, bad records with nothing good behind them, goes before anything is written
+behind it: when the file is opened, and when a session is, whichever session it belongs to.
+A writer of that session in another process writes nothing more: it built on what is gone.
+
 Damage. SQLite notices a torn transaction by itself and drops it; it does not
 notice changed bytes in its pages. So each record has a checksum over all that
 its row says. It is BLAKE2b with 8 bytes: a CRC would find a flipped bit as well,
@@ -19,6 +23,10 @@ costs a microsecond beside an fsync of several hundred.
 SQLite before 3.51.3 may damage a file when two connections write or checkpoint at
 the same moment. Every transaction and every close here holds a lock of our own,
 ``NAME.lock``, so that never happens between processes.
+
+Under that lock each transaction looks whether the file and its WAL are still at their
+paths (`_place.py`). If not, the connection must not even be closed: that would write
+what is in the old WAL over what others have written since.
 """
 
 from __future__ import annotations
@@ -27,13 +35,14 @@ import hashlib
 import logging
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
 import trio_runner._core.records as r
 import trio_runner._journal.faults as faults
-from trio_runner._core.errors import JournalError
+from trio_runner._core.errors import JournalError, SessionLostError
 from trio_runner._journal._connect import (
     BUSY_TIMEOUT,
     IN_MEMORY,
@@ -44,14 +53,23 @@ from trio_runner._journal._connect import (
     check_format,
     check_whole,
     connect,
-    connect_to_read,
     damaged,
-    fault_of,
     is_made,
+    read,
 )
 from trio_runner._journal._lease import FileLock
 from trio_runner._journal._parts import Append, Opened
-from trio_runner._journal._verify import FIND, Row, rows_of, session_ids, stored, verified
+from trio_runner._journal._place import Place
+from trio_runner._journal._verify import (
+    FIND,
+    Row,
+    rows_of,
+    session_ids,
+    stored,
+    torn_tail,
+    verified,
+)
+from trio_runner._journal._writing import Writing
 
 _log = logging.getLogger("trio_runner")
 
@@ -76,13 +94,17 @@ class SessionFile:
         self._path = path
         #: Held during every transaction; None without a file.
         self._write_lock: FileLock | None = None
-        #: One lock for each session that is open here, by its key.
+        self._place: Place | None = None
+        #: One lock for each session that is open here, by its id.
         self._leases: dict[str, FileLock] = {}
+        #: Records that were dropped here from sessions that were not opened since, by id.
+        self._dropped: dict[str, int] = {}
         if path != IN_MEMORY:
             check_directory(Path(path))
             with Faults(path):
                 check_whole(path)
             self._write_lock = FileLock(Path(f"{path}.lock"))
+            self._place = Place(path)
         with Faults(path):
             self._connection = connect(path)
         try:
@@ -107,6 +129,37 @@ class SessionFile:
                     execute(statement)
                 execute("COMMIT")
             bring_up_to_date(self._connection)
+            self._drop_torn_tail()
+            if self._place is not None:
+                self._place.note()
+
+    def _drop_torn_tail(self) -> None:
+        """Take what is bad at the end of the file out of it; the caller has the write lock.
+
+        Reads one row when that is good.
+        """
+        execute = self._connection.execute
+        try:
+            tail = list(torn_tail(self._connection))
+        except sqlite3.DatabaseError as error:
+            if not getattr(error, "sqlite_errorname", "").startswith("SQLITE_CORRUPT"):
+                raise
+            return  # opening the session says where
+        if not tail:
+            return
+        rows_of_session: dict[tuple[int, str], list[Row]] = {}
+        for key, session_id, row in reversed(tail):
+            rows_of_session.setdefault((key, session_id), []).append(row)
+        execute("BEGIN IMMEDIATE")
+        for (key, session_id), rows in rows_of_session.items():
+            self._drop(session_id, rows)
+            execute(
+                "UPDATE sessions SET epoch = epoch + 1, length = max(length - ?, 0) WHERE key = ?",
+                (len(rows), key),
+            )
+        execute("COMMIT")
+        for (_, session_id), rows in rows_of_session.items():
+            self._dropped[session_id] = self._dropped.get(session_id, 0) + len(rows)
 
     # --- sessions ---------------------------------------------------------------
 
@@ -121,6 +174,7 @@ class SessionFile:
         lease = self._take_lease(session_id)
         try:
             with self._writing():
+                self._drop_torn_tail()
                 self._connection.execute("BEGIN IMMEDIATE")
                 opened = self._open(session_id)
                 self._connection.execute("COMMIT")
@@ -130,6 +184,7 @@ class SessionFile:
             raise
         if lease is not None:
             self._leases[session_id] = lease
+        self._dropped.pop(session_id, None)
         return opened
 
     def _open(self, session_id: str) -> Opened:
@@ -152,11 +207,12 @@ class SessionFile:
         # A damaged epoch must not let an earlier writer in.
         epoch = 1 + max([epoch, *[row.epoch for row, _ in good[-1:]]])
         execute("UPDATE sessions SET epoch = ?, length = ? WHERE key = ?", (epoch, len(good), key))
-        return Opened(key, epoch, tuple([record for _, record in good]), len(torn))
+        dropped = len(torn) + self._dropped.get(session_id, 0)
+        return Opened(key, epoch, tuple([record for _, record in good]), dropped)
 
     def _drop(self, session_id: str, torn: Sequence[Row]) -> None:
         _log.warning(
-            "%s: session %r had a torn tail: %d records from number %d on are dropped from it "
+            "%s: session %r had a torn tail: %d records from number %s on are dropped from it "
             "(their rows are kept in the table 'dropped')",
             self._path, session_id, len(torn), torn[0].seq,
         )  # fmt: skip
@@ -242,27 +298,52 @@ class SessionFile:
 
     # --- commits ----------------------------------------------------------------
 
-    def commit(self, appends: Sequence[Append]) -> list[JournalError | None]:
+    def commit(self, appends: Sequence[Append]) -> Iterator[Sequence[JournalError | None]]:
         """Make the appends durable, in as few transactions as can be.
 
         Appends of one session must be in order; after one that fails the later ones of
         its session fail too, so what is stored is a prefix.
 
-        Returns:
-          For each append None when it is durable, or why it is certainly not stored.
+        Yields:
+          For each append, in order, None when it is durable, or why it is certainly not stored:
+          for all at once, or for one after the other as it becomes known.
         """
         try:
-            return self._transaction(appends)
+            outcomes = self._transaction(appends)
+        except _CannotBeginError as error:
+            yield [error.why] * len(appends)
         except JournalError as error:
             if len(appends) == 1:
-                return [error]
-        # Together they failed: one may be too large for what is left of the disk. Alone,
-        # each gets what it deserves; behind one that fails the length stops its session's.
-        return [outcome for append in appends for outcome in self.commit([append])]
+                yield [error]
+            else:
+                yield from self._commit_each(appends)
+        else:
+            yield outcomes
+
+    def _commit_each(self, appends: Sequence[Append]) -> Iterator[Sequence[JournalError | None]]:
+        # Together they failed: one may be too large for what is left of the disk. Alone, each
+        # gets what it deserves.
+        failed: dict[int, JournalError] = {}
+        for number, append in enumerate(appends):
+            outcome = failed.get(append.key)
+            if outcome is None:
+                try:
+                    [outcome] = self._transaction([append])
+                except _CannotBeginError as error:  # then the others cannot either
+                    yield [failed.get(each.key, error.why) for each in appends[number:]]
+                    return
+                except JournalError as error:
+                    outcome = error
+            if outcome is not None:
+                failed[append.key] = outcome
+            yield [outcome]
 
     def _transaction(self, appends: Sequence[Append]) -> list[JournalError | None]:
-        with self._writing():
-            self._connection.execute("BEGIN IMMEDIATE")
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self._writing(begin=True))
+            except JournalError as error:
+                raise _CannotBeginError(error) from error
             now = time.time()
             outcome: list[JournalError | None] = []
             lost: dict[int, JournalError] = {}
@@ -275,6 +356,8 @@ class SessionFile:
                     rows.extend(rows_of(append, now))
             self._connection.executemany(_INSERT, rows)
             self._connection.execute("COMMIT")
+            if self._place is not None:
+                self._place.check_after()
         return outcome
 
     def _may_write(self, append: Append) -> bool:
@@ -289,14 +372,14 @@ class SessionFile:
         found = self._connection.execute(
             "SELECT epoch, length FROM sessions WHERE key = ?", (append.key,)
         ).fetchone()
-        return faults.SessionLostError(
+        return SessionLostError(
             f"session {append.session_id!r} of {self._path} was taken over by another writer: "
             f"expected epoch {append.epoch} with {append.first} records, found (epoch, records) "
             f"{found}. Nothing was written; open the session again to see what is stored"
         )
 
-    def _writing(self) -> _Writing:
-        return _Writing(self._connection, self._write_lock, self._path)
+    def _writing(self, *, begin: bool = False) -> Writing:
+        return Writing(self._connection, self._write_lock, self._place, self._path, begin=begin)
 
     # --- reading and the end ----------------------------------------------------
 
@@ -308,8 +391,12 @@ class SessionFile:
         """The sessions that hold records, in the order in which they were made."""
         return session_ids(self._connection, self._path)
 
-    def close(self) -> None:
-        """Give up every session and close the file. Never raises."""
+    def close(self) -> JournalError | None:
+        """Give up every session and close the file. Never raises.
+
+        Returns:
+          Why it was not closed, when it is not at its path any more; see above.
+        """
         for session_id in list(self._leases):
             self.release_session(session_id)
         try:
@@ -317,60 +404,23 @@ class SessionFile:
                 self._connection.close()  # the last connection also tidies the WAL away
         except JournalError as error:
             _log.warning("%s: closing: %s", self._path, error)
+        lost = None if self._place is None else self._place.lost
+        if lost is None:
             self._connection.close()
         self._remove_write_lock()
+        return lost
 
     def _remove_write_lock(self) -> None:
         if self._write_lock is not None:
             self._write_lock.remove_if_free()
 
-    def abandon(self) -> None:
-        """Forget the file in a forked process: its locks belong to the parent."""
-        for lease in self._leases.values():
-            lease.drop()
-        self._leases.clear()
-        if self._write_lock is not None:
-            self._write_lock.drop()
 
+class _CannotBeginError(Exception):
+    """No transaction can begin: a failure of all that would be in it."""
 
-class _Writing:
-    """Holds the write lock; turns what the system says into a `JournalError`, rolled back."""
-
-    def __init__(self, connection: sqlite3.Connection, lock: FileLock | None, path: str) -> None:
-        self._connection = connection
-        self._lock = lock
-        self._path = path
-
-    def __enter__(self) -> None:
-        if self._lock is not None:
-            with Faults(self._path):
-                locked = self._lock.lock(BUSY_TIMEOUT)
-            if not locked:
-                raise faults.JournalStorageError(
-                    f"{self._path}: another process has been writing for {BUSY_TIMEOUT:g} s; "
-                    "look for one that hangs or was stopped"
-                )
-
-    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        try:
-            if error is not None:
-                _roll_back(self._connection)
-        finally:
-            if self._lock is not None:
-                self._lock.unlock()
-        match error:
-            case sqlite3.Error() | OSError():
-                raise fault_of(error, self._path) from error
-            case _:
-                pass
-
-
-def _roll_back(connection: sqlite3.Connection) -> None:
-    try:
-        if connection.in_transaction:  # some failures roll back by themselves
-            connection.execute("ROLLBACK")
-    except sqlite3.Error as error:
-        _log.warning("rolling back: %s", error)
+    def __init__(self, why: JournalError) -> None:
+        super().__init__(why)
+        self.why = why
 
 
 # --- reading beside a writer ----------------------------------------------------
@@ -378,21 +428,9 @@ def _roll_back(connection: sqlite3.Connection) -> None:
 
 def read_stored(path: str, session_id: str) -> tuple[r.Record, ...]:
     """The durable records of a session, by a connection that cannot write; () without a file."""
-    connection = connect_to_read(path)
-    if connection is None:
-        return ()
-    try:
-        return stored(connection, path, session_id)
-    finally:
-        connection.close()
+    return read(path, lambda connection: stored(connection, path, session_id)) or ()
 
 
 def read_session_ids(path: str) -> tuple[str, ...]:
     """The sessions that hold records; () without a file."""
-    connection = connect_to_read(path)
-    if connection is None:
-        return ()
-    try:
-        return session_ids(connection, path)
-    finally:
-        connection.close()
+    return read(path, lambda connection: session_ids(connection, path)) or ()

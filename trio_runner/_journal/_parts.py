@@ -6,7 +6,7 @@ so that the journal can be named without loading either.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import attrs
@@ -62,8 +62,8 @@ class SessionFileLike(Protocol):
         """Take a session that nobody has open out of the file; how many records went."""
         ...
 
-    def commit(self, appends: Sequence[Append]) -> list[JournalError | None]:
-        """Make appends durable; what became of each."""
+    def commit(self, appends: Sequence[Append]) -> Iterable[Sequence[JournalError | None]]:
+        """Make appends durable; what became of each, in order, some as soon as they are known."""
         ...
 
     def stored(self, session_id: str) -> tuple[r.Record, ...]:
@@ -74,12 +74,12 @@ class SessionFileLike(Protocol):
         """The sessions that hold records."""
         ...
 
-    def close(self) -> None:
-        """Close the file; never raises."""
-        ...
+    def close(self) -> JournalError | None:
+        """Close the file; never raises.
 
-    def abandon(self) -> None:
-        """Forget the file in a forked process."""
+        What it returns says why the file could not be closed and must be kept as it is; this
+        process must not open it again.
+        """
         ...
 
 

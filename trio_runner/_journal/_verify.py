@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import attrs
@@ -22,6 +22,18 @@ from trio_runner._journal._parts import Append
 # Without the index: a damaged index must not make a session look new.
 FIND: Final = "SELECT key, epoch, length FROM sessions NOT INDEXED WHERE id = ?"
 _COLUMNS: Final = "place, seq, epoch, at, CAST(body AS BLOB), checksum"
+_OF_A_SESSION: Final = f"SELECT {_COLUMNS} FROM records WHERE session = ? ORDER BY seq"  # noqa: S608
+_BACKWARDS: Final = (
+    "SELECT session, (SELECT id FROM sessions WHERE key = session), "  # noqa: S608  constants
+    f"{_COLUMNS} FROM records ORDER BY place DESC"
+)
+_ROW_OF: Final = "SELECT typeof(epoch), typeof(length) FROM sessions WHERE key = ?"
+#: From the index alone, which has the id once more.
+_KEY_IN_INDEX: Final = (
+    "SELECT key FROM sessions INDEXED BY sqlite_autoindex_sessions_1 WHERE id = ?"
+)
+#: Places that a sentence names at most.
+_NAMED: Final = 20
 
 
 @attrs.frozen
@@ -75,11 +87,7 @@ def verified(
     key, _, length = found
     if {type(number) for number in found} != {int}:
         raise damaged(path, f"session {session_id!r}", f"its row says {found}")
-    cursor = connection.execute(
-        f"SELECT {_COLUMNS} FROM records WHERE session = ? ORDER BY seq",  # noqa: S608  a constant
-        (key,),
-    )
-    rows = [Row(*row) for row in cursor]
+    rows = [Row(*row) for row in connection.execute(_OF_A_SESSION, (key,))]
     good: list[tuple[Row, r.Record]] = []
     for row in rows:
         if row.seq != len(good) or not _is_as_written(session_id, row):
@@ -87,6 +95,8 @@ def verified(
         good.append((row, _decoded(path, session_id, row)))
     torn = rows[len(good) :]
     where = f"session {session_id!r}, record {len(good)}"
+    if any(_is_as_written(session_id, row) for row in torn[:1]):
+        raise damaged(path, where, "it is missing, and later records are good")
     if torn:
         where += f" (row {torn[0].place})"
         if _something_good_follows(connection, torn[0].place):
@@ -116,6 +126,54 @@ def _something_good_follows(connection: sqlite3.Connection, place: int) -> bool:
         (place,),
     )
     return any(_is_as_written(session_id, Row(*columns)) for session_id, *columns in cursor)
+
+
+def torn_tail(connection: sqlite3.Connection) -> Iterator[tuple[int, str, Row]]:
+    """The rows at the end of the file that are not as they were written, the last one first.
+
+    Each with the key and the id of its session. One whose session cannot be told, or whose
+    session's own row is damaged, ends the walk: it may be good.
+    """
+    for key, session_id, *columns in connection.execute(_BACKWARDS):
+        row = Row(*columns)
+        if session_id is None or _is_as_written(session_id, row):
+            return
+        if connection.execute(_ROW_OF, (key,)).fetchall() != [("integer", "integer")]:
+            return
+        # With another id in its session's row every record of it would look bad.
+        if connection.execute(_KEY_IN_INDEX, (session_id,)).fetchall() != [(key,)]:
+            return
+        yield key, session_id, row
+
+
+def flaws(connection: sqlite3.Connection, session_id: str, key: int, length: int) -> str:
+    """Which records of a session are not as they were written, and which are missing.
+
+    As a part of a sentence; empty when nothing is wrong.
+    """
+    bad: list[str] = []
+    missing: list[str] = []
+    expected = 0
+    for row in [Row(*row) for row in connection.execute(_OF_A_SESSION, (key,))]:
+        if not _is_as_written(session_id, row):
+            bad.append(f"record {row.seq!r} (row {row.place})")
+        if type(row.seq) is int and row.seq >= expected:
+            missing += _span(expected, row.seq)
+            expected = row.seq + 1
+    missing += _span(expected, length)
+    parts = [("not what was written", bad), ("missing", missing)]
+    return "; ".join(f"{what}: {_listed(places)}" for what, places in parts if places)
+
+
+def _span(first: int, end: int) -> list[str]:
+    if first >= end:
+        return []
+    return [f"record {first}" if first == end - 1 else f"records {first} to {end - 1}"]
+
+
+def _listed(places: list[str]) -> str:
+    more = [f"and {len(places) - _NAMED} more"] if len(places) > _NAMED else []
+    return ", ".join([*places[:_NAMED], *more])
 
 
 # --- reading ------------------------------------------------------------------------

@@ -1,15 +1,19 @@
-"""The thread that writes a journal's file, and the queue in front of it.
+"""What writes a journal's file: commands, and how they are done.
 
 What may live here: how commands get to a `SessionFile` and their outcomes back
-to trio; nothing about SQL or about records.
+to trio; nothing about SQL or about records. `_threads.py` has the threads.
 
 Theory of operation. A file has one connection for each process, and one plain
 daemon thread owns it: started with the first session, gone with the last. Nobody
 joins it, so nobody waits for a disk that hangs. Commands are done in the order
 in which they were submitted, whichever session or journal object they come from;
-commits that wait together become one transaction. An outcome is written into the
-command from the writer's thread, then whoever waits for it is woken through their
-`trio.lowlevel.TrioToken`; a run that has ended is not woken, and loses nothing.
+commits that wait together become one transaction.
+
+What became of a commit is handed over to the run of its session
+(`trio.lowlevel.TrioToken`), and changes its ticket there, between two steps of tasks: so
+nothing that the loop sees of a session changes while it looks at tickets and appends. Once
+that run has ended nobody looks any more, and the writer does it. What comes after a
+commit that failed, and was appended before its run knew, is not written.
 
 `Engine` is a seam: what owns the connections. `WriterThreads` is the real one;
 `trio_runner.testing` has one that does the same work between task steps.
@@ -18,12 +22,9 @@ command from the writer's thread, then whoever waits for it is woken through the
 from __future__ import annotations
 
 import logging
-import os
-import queue
-import signal
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Protocol, TypeAlias
+from collections.abc import Collection, Iterable, Sequence
+from typing import Protocol, TypeAlias
 
 import trio
 
@@ -33,14 +34,6 @@ import trio_runner._journal.faults as faults
 from trio_runner._journal._parts import Append, Opened, SessionFileLike
 
 _log = logging.getLogger("trio_runner")
-
-#: Commands that are done together at most: bounds a transaction.
-_MAX_BATCH: Final = 1000
-
-# Sent by the processor for a fault of the thread itself: blocking them hides the fault.
-_FAULT_SIGNALS: Final = frozenset(
-    {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
-)
 
 
 class Bell:
@@ -53,20 +46,8 @@ class Bell:
         self.token: trio.lowlevel.TrioToken = trio.lowlevel.current_trio_token()
 
 
-def ring_from_outside(bells: Iterable[Bell]) -> None:
-    """Wake the tasks, from a thread that is not trio's: one call for each trio run."""
-    by_run: dict[trio.lowlevel.TrioToken, list[Bell]] = {}
-    for bell in bells:
-        by_run.setdefault(bell.token, []).append(bell)
-    for token, group in by_run.items():
-        try:
-            token.run_sync_soon(ring, group)
-        except trio.RunFinishedError:  # nobody is left to wake
-            pass
-
-
 def ring(bells: Iterable[Bell]) -> None:
-    """Wake the tasks, from trio's thread."""
+    """Wake the tasks, from their own thread."""
     for bell in bells:
         bell.event.set()
 
@@ -83,16 +64,36 @@ class Commit(Protocol):
         ...
 
     @property
-    def done(self) -> bool:
-        """Whether it has an outcome, and need not be written."""
+    def session(self) -> Committing:
+        """The session that it belongs to."""
         ...
 
-    def settle(self, error: JournalErrorOrNone) -> list[Bell]:
-        """Take the outcome; give the bells of those who wait for it."""
+    def is_void(self) -> bool:
+        """Whether one before it failed, so that it fails too and must not be written."""
+        ...
+
+    def note(self, error: errors.JournalError | None) -> None:
+        """Here is the outcome; nobody sees it before `Committing.settle`."""
         ...
 
 
-JournalErrorOrNone: TypeAlias = errors.JournalError | None
+class Committing(Protocol):
+    """A session as far as its commits go."""
+
+    @property
+    def token(self) -> trio.lowlevel.TrioToken:
+        """Of the run that sees its tickets."""
+        ...
+
+    def settle(self) -> None:
+        """Let the tickets tell what was noted, in order. Called in the thread of that run."""
+        ...
+
+
+def settle_all(sessions: Iterable[Committing]) -> None:
+    """Settle each."""
+    for session in sessions:
+        session.settle()
 
 
 class Session(Protocol):
@@ -196,6 +197,14 @@ class Engine(Protocol):
         """One user less. Whether it was the last, and the writer must close its file."""
         ...
 
+    def check(self, path: str) -> None:
+        """Raise a `JournalStorageError` when this process must not open the file."""
+        ...
+
+    def refuse(self, path: str, why: str) -> None:
+        """Let `check` raise from here on."""
+        ...
+
     def stored(self, path: str, session_id: str) -> tuple[r.Record, ...]:
         """The durable records of a session."""
         ...
@@ -240,6 +249,10 @@ class Writer:
         """Wake those who wait."""
         raise NotImplementedError
 
+    def settle(self, sessions: Collection[Committing]) -> None:
+        """See that the sessions are settled, each in the thread of its run."""
+        raise NotImplementedError
+
     # --- the work ---
 
     def process(self, commands: Sequence[Command]) -> bool:
@@ -266,19 +279,23 @@ class Writer:
         return is_over
 
     def _commit(self, group: Sequence[Commit]) -> None:
-        group = [commit for commit in group if not commit.done]
+        group = [commit for commit in group if not commit.is_void()]
         if not group or self._file is None:
             return
         self.transactions += 1
-        outcomes: Sequence[errors.JournalError | None]
+        left = iter(group)
         try:
-            outcomes = self._file.commit([commit.append for commit in group])
+            for outcomes in self._file.commit([commit.append for commit in group]):
+                self._hand_over([(next(left), outcome) for outcome in outcomes])
         except Exception as error:  # noqa: BLE001  the store's border: nobody else can tell
-            outcomes = [_internal(error)] * len(group)
-        bells: list[Bell] = []
-        for commit, outcome in zip(group, outcomes, strict=True):
-            bells += commit.settle(outcome)
-        self.ring(bells)
+            self._hand_over([(commit, _internal(error)) for commit in left])
+
+    def _hand_over(self, outcomes: Iterable[tuple[Commit, errors.JournalError | None]]) -> None:
+        sessions: dict[Committing, None] = {}
+        for commit, error in outcomes:
+            commit.note(error)
+            sessions[commit.session] = None
+        self.settle(sessions)
 
     def _open(self, opening: Opening) -> bool:
         error: errors.JournalError | None = None
@@ -345,15 +362,12 @@ class Writer:
     def _leave(self) -> bool:
         is_last = self._engine.leave(self)
         if is_last and self._file is not None:
-            self._file.close()
-            self._file = None
+            lost = self._file.close()
+            if lost is None:
+                self._file = None
+            else:
+                self._engine.refuse(self.path, str(lost))
         return is_last
-
-    def abandon(self) -> None:
-        """The process was forked: touch nothing that is the parent's."""
-        self.is_of_the_parent = True
-        if self._file is not None:
-            self._file.abandon()
 
 
 def _internal(error: Exception) -> errors.JournalError:
@@ -362,127 +376,3 @@ def _internal(error: Exception) -> errors.JournalError:
     )
     problem.__cause__ = error
     return problem
-
-
-# --- threads --------------------------------------------------------------------
-
-
-class FileModule(Protocol):
-    """What is used of `trio_runner._journal._file`, which is loaded late."""
-
-    def SessionFile(self, path: str) -> SessionFileLike:  # noqa: N802  a class
-        """Open the file for reading and writing."""
-        ...
-
-    def read_stored(self, path: str, session_id: str) -> tuple[r.Record, ...]:
-        """Read a session, whoever has it open."""
-        ...
-
-    def read_session_ids(self, path: str) -> tuple[str, ...]:
-        """Read which sessions there are."""
-        ...
-
-
-class WriterThread(Writer):
-    """A writer with a daemon thread of its own."""
-
-    def __init__(self, engine: Engine, path: str, file_module: FileModule) -> None:
-        super().__init__(engine, path)
-        self._file_module = file_module
-        # Put by the loop's thread, also from a signal handler: SimpleQueue allows it.
-        self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
-
-    def start(self) -> None:
-        """Start the thread."""
-        name = f"trio_runner journal {os.path.basename(self.path)}"  # noqa: PTH119  text only
-        threading.Thread(target=self._run, name=name, daemon=True).start()
-
-    def submit(self, command: Command) -> None:
-        """Put it in the queue."""
-        self._commands.put(command)
-
-    async def wait(self, bell: Bell) -> None:
-        """Wait for the bell."""
-        await bell.event.wait()
-
-    def open_file(self) -> SessionFileLike:
-        """Open the file."""
-        return self._file_module.SessionFile(self.path)
-
-    def ring(self, bells: Sequence[Bell]) -> None:
-        """Wake those who wait."""
-        ring_from_outside(bells)
-
-    def _run(self) -> None:
-        # A signal that the system gives to this thread would not wake trio.
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULT_SIGNALS)
-        is_over = False
-        while not is_over:
-            is_over = self.process(self._next_commands())
-
-    def _next_commands(self) -> list[Command]:
-        commands = [self._commands.get()]
-        while len(commands) < _MAX_BATCH:
-            try:
-                commands.append(self._commands.get_nowait())
-            except queue.Empty:
-                break
-        return commands
-
-
-class WriterThreads:
-    """The writers of this process: one thread for each file that has a session open."""
-
-    def __init__(self, load: Callable[[], FileModule]) -> None:
-        self._load = load
-        self._lock = threading.Lock()
-        #: By the real path of the file.
-        self._writers: dict[str, WriterThread] = {}
-        #: How many sessions are open or being opened, by path.
-        self._users: dict[str, int] = {}
-        #: Of the parent, in a forked process. Kept: a connection that is collected is
-        #: closed, and that would end the parent's locks on the file.
-        self._of_the_parent: list[WriterThread] = []
-
-    def acquire(self, path: str) -> Writer:
-        """The file's writer, started if it is new."""
-        with self._lock:
-            writer = self._writers.get(path)
-            if writer is None:
-                writer = WriterThread(self, path, self._load())
-                try:
-                    writer.start()
-                except RuntimeError as error:
-                    raise faults.JournalStorageError(
-                        f"{path}: no thread to write it can be started: {error}"
-                    ) from error
-                self._writers[path] = writer
-            self._users[path] = self._users.get(path, 0) + 1
-            return writer
-
-    def leave(self, writer: Writer) -> bool:
-        """One user less; the last one takes the writer out."""
-        with self._lock:
-            self._users[writer.path] -= 1
-            if self._users[writer.path]:
-                return False
-            del self._users[writer.path]
-            del self._writers[writer.path]
-            return True
-
-    def stored(self, path: str, session_id: str) -> tuple[r.Record, ...]:
-        """Read by a connection of its own."""
-        return self._load().read_stored(path, session_id)
-
-    def session_ids(self, path: str) -> tuple[str, ...]:
-        """Read by a connection of its own."""
-        return self._load().read_session_ids(path)
-
-    def forget(self) -> None:
-        """The process was forked: its threads and locks are the parent's."""
-        self._lock = threading.Lock()
-        for writer in self._writers.values():
-            writer.abandon()
-            self._of_the_parent.append(writer)
-        self._writers = {}
-        self._users = {}

@@ -64,6 +64,8 @@ _BLOCK_TYPES: Final[Mapping[str, type[Any]]] = {
     "resource_link": v.ResourceLink,
     "resource": v.EmbeddedResource,
 }
+#: Characters of a wrong value that a message shows.
+_SHOWN: Final = 100
 _KIND_OF: Final[Mapping[type[Any], str]] = {kind: name for name, kind in _KINDS.items()}
 _TYPE_OF: Final[Mapping[type[Any], str]] = {kind: name for name, kind in _BLOCK_TYPES.items()}
 
@@ -71,6 +73,9 @@ _TYPE_OF: Final[Mapping[type[Any], str]] = {kind: name for name, kind in _BLOCK_
 _JSON_FIELDS: Final = frozenset(
     {"annotations", "meta", "resource_meta", "icons", "structured_content", "arguments"}
 )
+
+#: Those of them that hold an object, or nothing.
+_OBJECT_FIELDS: Final = _JSON_FIELDS - {"icons", "structured_content"}
 
 
 def encode_record(record: r.Record) -> bytes:
@@ -116,6 +121,48 @@ def decode_record(body: bytes) -> r.Record:
         raise ValueError(f"found a {kind} record that is not whole: {error!r}") from error
 
 
+def decode_exactly(body: bytes) -> r.Record:
+    """The record of ``body``, which may be anybody's: no value is taken for another one.
+
+    `decode_record` is for what `encode_record` wrote, and takes ``"7"`` for 7.
+
+    Raises:
+      JournalFormatError, ValueError: as `decode_record`; or a value is of another type.
+    """
+    record = decode_record(body)
+    given, made = _tree_of(body), _WHOLE.unstructure(record)
+    for name in given.keys() - {"v", "kind"}:
+        if not _is_same(given[name], made[name]):
+            raise ValueError(
+                f"found {name} = {str(given[name])[:_SHOWN]!r}, which is of the wrong type"
+            )
+    return record
+
+
+def _is_same(given: Any, made: Any) -> bool:
+    """Whether every member of ``given`` is in ``made``, with its type; 1.0 is 1."""
+    match given, made:
+        case dict(), dict():
+            return all(
+                name in made and _is_same_member(name, value, made[name])
+                for name, value in cast("Tree", given).items()
+            )
+        case list(), list() | tuple():
+            items, others = cast("list[Any]", given), cast("list[Any]", made)
+            return len(items) == len(others) and all(map(_is_same, items, others))
+        case (bool(), _) | (_, bool()):
+            return given is made
+        case _:
+            return given == made
+
+
+def _is_same_member(name: str, given: Any, made: Any) -> bool:
+    # Plain JSON is taken as it stands, so only its own type is to be looked at.
+    if name in _OBJECT_FIELDS:
+        return given is None or type(given) is dict
+    return name in _JSON_FIELDS or _is_same(given, made)
+
+
 def _tree_of(body: bytes) -> Tree:
     try:
         tree: Any = msgspec.json.decode(body)
@@ -146,7 +193,7 @@ def _overrides(cls: type[Any]) -> dict[str, Any]:
     return chosen
 
 
-def _make_converter() -> cattrs.Converter:
+def _make_converter(*, leave_out_defaults: bool = True) -> cattrs.Converter:
     converter = cattrs.Converter(detailed_validation=False)
     # The public classes name `trio_runner` as their module, where their annotations mean nothing.
     names = {**vars(v), "v": v, "JSONValue": Any, "JSONObject": Tree}
@@ -155,20 +202,20 @@ def _make_converter() -> cattrs.Converter:
     for cls in _KINDS.values():
         attrs.resolve_types(cls, globalns={**vars(r), **names})
     for cls in (v.Usage, v.ToolCall, *_BLOCK_TYPES.values()):
-        _register(converter, cls)
+        _register(converter, cls, leave_out_defaults)
     converter.register_unstructure_hook(v.ContentBlock, _block_unstructurer(converter))
     converter.register_structure_hook(v.ContentBlock, _block_structurer(converter))
     for cls in (v.ToolResult, v.Message, *_KINDS.values()):
-        _register(converter, cls)
+        _register(converter, cls, leave_out_defaults)
     return converter
 
 
-def _register(converter: cattrs.Converter, cls: type[Any]) -> None:
+def _register(converter: cattrs.Converter, cls: type[Any], leave_out_defaults: bool) -> None:
     overrides = _overrides(cls)
     converter.register_unstructure_hook(
         cls,
         cattrs.gen.make_dict_unstructure_fn(
-            cls, converter, _cattrs_omit_if_default=True, **overrides
+            cls, converter, _cattrs_omit_if_default=leave_out_defaults, **overrides
         ),
     )
     converter.register_structure_hook(
@@ -199,3 +246,5 @@ def _block_structurer(converter: cattrs.Converter) -> Callable[[Any, object], An
 
 
 _CONVERTER: Final = _make_converter()
+#: Writes every member, to compare with what somebody gave.
+_WHOLE: Final = _make_converter(leave_out_defaults=False)

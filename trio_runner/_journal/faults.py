@@ -54,10 +54,6 @@ class SessionExistsError(errors.JournalError):
     """The new session's id is that of a session that holds records; nothing was changed."""
 
 
-class SessionLostError(errors.JournalError):
-    """Another writer took the session over, so what was appended here is not stored."""
-
-
 class JournalDamagedError(errors.JournalError):
     """The file holds a record that cannot be what was written; it is not opened.
 

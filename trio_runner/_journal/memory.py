@@ -25,6 +25,7 @@ import trio
 
 import trio_runner._core.errors as errors
 import trio_runner._core.records as records_
+import trio_runner._journal.faults as faults
 from trio_runner._core.quick import ByFields
 
 #: What a commit does: take so many seconds, never finish, or fail.
@@ -288,11 +289,11 @@ class MemoryJournal:
         cancelled open changes nothing.
 
         Raises:
-          JournalError: when the session is open for writing already.
+          SessionInUseError: the session is open for writing already.
         """
         await trio.lowlevel.checkpoint()
         if session_id in self._writers:
-            raise errors.JournalError(
+            raise faults.SessionInUseError(
                 f"session {session_id!r} is already open for writing; close it first, "
                 "or use another session id"
             )

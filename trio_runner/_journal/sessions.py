@@ -63,7 +63,7 @@ class SessionSummary(ByFields):
       problem: why the session cannot be read, with the place; None when it can. Then only
         ``records`` and ``size_bytes`` say anything.
       torn: records at the end of the file that are not as they were written; the next opening
-        takes them out.
+        for writing, of any session, takes them out.
     """
 
     session_id: str
@@ -155,28 +155,33 @@ def _clipped(line: str) -> str:
 def records_to_fork(
     session_id: str, records: Sequence[r.Record], turn: int | None
 ) -> tuple[r.Record, ...]:
-    """The records up to the end of ``turn``; None: of the newest turn that has ended.
+    """The records up to the end of ``turn``; None: all but those of a turn that has not ended.
 
-    A fork never holds an open call, so a call cannot run in two sessions. Turn 0 is what
-    was there before the first turn.
+    A fork never holds an open call, so a call cannot run in two sessions. With a number it
+    is the session as it was when that turn ended; without, also what was done to the
+    history since, such as a compaction or a clear. Turn 0 is what was there before the
+    first turn.
 
     Raises:
       NoSuchSessionError: there is no such turn, or it has not ended.
     """
     begun: dict[int, int] = {}
     ended: dict[int, int] = {0: 0}
+    newest = 0
     for index, record in enumerate(records):
         match record:
-            case r.TurnStarted(turn=number):
-                begun.setdefault(number, index)
+            case r.TurnStarted(turn=newest):
+                begun.setdefault(newest, index)
                 # One that goes on has no end until it ends again.
-                ended.pop(number, None)
+                ended.pop(newest, None)
             case r.TurnEnded(turn=number):
                 ended[number] = index + 1
             case _:
                 pass
     ended[0] = min(begun.values(), default=len(records))
-    wanted = max(ended) if turn is None else turn
+    if turn is None:
+        return tuple(records if newest in ended else records[: begun[newest]])
+    wanted = turn
     if wanted not in ended:
         listed = ", ".join(map(str, sorted(ended)))
         found = "has not ended" if wanted in begun else "is not there"
@@ -185,6 +190,22 @@ def records_to_fork(
             "(0: before the first turn). Nothing was changed"
         )
     return tuple(records[: ended[wanted]])
+
+
+def check_ended(records: Sequence[r.Record]) -> None:
+    """Refuse records whose last turn has not ended.
+
+    Raises:
+      JournalFormatError: it has not.
+    """
+    turn = fold(records).turn
+    if turn is not None and turn.phase is not Phase.ENDED:
+        raise faults.JournalFormatError(
+            f"the export ends inside turn {turn.number}: resumed in both sessions, its calls would "
+            "run twice. Nothing was changed. Fork the session and export the fork; or, when the "
+            "session that was exported is not gone on with, import it as moved (moved=True or "
+            "--moved)"
+        )
 
 
 # --- what a check found -----------------------------------------------------------
@@ -198,7 +219,7 @@ class SessionCheck(ByFields):
       records: how many are there; when ``problem`` is None all of them are as they were
         written, but for the last ``torn``.
       torn: records at the very end of the file that are not as they were written.
-      problem: what is wrong and at which record; None when nothing is.
+      problem: what is wrong and at which records; None when nothing is.
     """
 
     session_id: str
@@ -238,8 +259,8 @@ class JournalReport(ByFields):
 
     def render(self) -> str:
         """The report as text: counts, one line for each thing that is wrong, the verdict."""
-        sessions = "1 session" if len(self.sessions) == 1 else f"{len(self.sessions)} sessions"
-        lines = [f"{self.path}: {sessions}, {self.records} records checked"]
+        sessions = _counted(len(self.sessions), "session")
+        lines = [f"{self.path}: {sessions}, {_counted(self.records, 'record')} checked"]
         lines += [f"- the file: {problem}" for problem in self.problems]
         for each in self.sessions:
             if each.problem is not None:
@@ -247,12 +268,15 @@ class JournalReport(ByFields):
             if each.torn:
                 lines.append(
                     f"- session {each.session_id!r}: a torn tail, the last {each.torn} of its "
-                    f"{each.records} records; the next opening takes it out and keeps it aside"
+                    f"{_counted(each.records, 'record')}; the next opening for writing, of any "
+                    "session, takes it out and keeps it aside"
                 )
         bad = sum(not each.ok for each in self.sessions)
         if self.ok:
             return "\n".join([*lines, "Every record is as it was written."])
-        return "\n".join([*lines, f"DAMAGED: {bad} of {sessions}. Nothing was changed."])
+        parts = ["the file"] if self.problems else []
+        parts += [f"{bad} of {sessions}"] if bad else []
+        return "\n".join([*lines, f"DAMAGED: {' and '.join(parts)}. Nothing was changed."])
 
     def to_json(self) -> str:
         """The report as one JSON object."""
@@ -274,3 +298,7 @@ class JournalReport(ByFields):
             "sessions": sessions,
         }
         return json.dumps(report, indent=2)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

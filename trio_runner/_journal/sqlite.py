@@ -1,48 +1,37 @@
 """`SqliteJournal`: sessions in a SQLite file, durable when their tickets say so.
 
-What may live here: the journal, its sessions and tickets, as trio sees them. The
-file is `_file.py`, the thread that writes it `_writer.py`. `_load` brings the
-former, with sqlite3 and the codec, when the first journal is made; that is a
-lazy import, and keeps ``import trio_runner`` quick for programs without one.
-
-State is shared by the loop's thread and the writer's: whatever changes in a
-session changes under its lock, in one go, so a failed commit fails all that
-follow it before anybody can look.
+What may live here: the journal as trio sees it; its sessions and tickets are
+`_session.py`, the file is `_file.py`, what writes it `_writer.py` and `_threads.py`.
+`_load` brings the file, with sqlite3 and the codec, when the first journal is made; that
+is a lazy import, and keeps ``import trio_runner`` quick for programs without one.
 """
-
-# The journal, its sessions and tickets are one mechanism and use each other's insides;
-# pyright knows privacy by class only.
-# pyright: reportPrivateUsage=false
 
 from __future__ import annotations
 
-import collections
 import importlib
 import os
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol, cast
 
 import attrs
 import trio
 
-import trio_runner._core.errors as errors
 import trio_runner._core.records as r
 import trio_runner._journal.faults as faults
+from trio_runner._core.json_data import is_safe_text
 from trio_runner._core.quick import ByFields
-from trio_runner._journal._parts import Admin, Append, Opened
-from trio_runner._journal._writer import (
-    Bell,
-    Deletion,
-    Engine,
-    FileModule,
-    Opening,
-    Release,
-    Writer,
-    WriterThreads,
+from trio_runner._journal._parts import Admin
+from trio_runner._journal._session import Counts, SqliteSession
+from trio_runner._journal._threads import FileModule, WriterThreads
+from trio_runner._journal._writer import Deletion, Engine, Opening, Release
+from trio_runner._journal.sessions import (
+    JournalReport,
+    SessionSummary,
+    check_ended,
+    check_id,
+    records_to_fork,
 )
-from trio_runner._journal.sessions import JournalReport, SessionSummary, check_id, records_to_fork
 
 
 class _Codec(Protocol):
@@ -65,6 +54,8 @@ def _load_encoder() -> Callable[[r.Record], bytes]:
 #: The one thing in this library that belongs to the process: a file may have only one
 #: connection in it, whoever opens it.
 _THREADS: Final = WriterThreads(_load)
+#: Sessions that a message names at most.
+_NAMED: Final = 10
 os.register_at_fork(after_in_child=_THREADS.forget)
 
 
@@ -85,219 +76,6 @@ class SqliteJournalStatistics(ByFields):
     open_tickets: int
 
 
-class _Counts:
-    """The running counts. ``appends`` is of the loop's thread, the others of the writer's."""
-
-    def __init__(self) -> None:
-        self.appends = 0
-        self.commits = 0
-        self.failures = 0
-
-
-class SqliteTicket:
-    """Stands for one commit of a `SqliteSession`; a `trio_runner.abc.CommitTicket`."""
-
-    __slots__ = ("_bells", "_done", "_error", "_records", "_session", "append")
-
-    #: What the writer gets.
-    append: Append
-
-    def __init__(
-        self, session: SqliteSession, records: tuple[r.Record, ...], append: Append
-    ) -> None:
-        self.append = append
-        self._session = session
-        self._records = records
-        self._done = False
-        self._error: errors.JournalError | None = None
-        #: Who waits.
-        self._bells: list[Bell] = []
-
-    @property
-    def numbers(self) -> range:
-        """The numbers of its records within the session; free again when the commit fails."""
-        return range(self.append.first, self.append.first + len(self._records))
-
-    @property
-    def done(self) -> bool:
-        """Whether the outcome is known: durable, or failed with ``error``."""
-        if not self._done:
-            self._session._writer.look()
-        return self._done
-
-    @property
-    def error(self) -> errors.JournalError | None:
-        """Why the commit failed; None while open or when durable."""
-        if not self._done:
-            self._session._writer.look()
-        return self._error
-
-    async def wait(self) -> None:
-        """Wait until ``done``; a checkpoint in any case. Does not raise ``error``.
-
-        May be cancelled and called again; the commit does not notice.
-        """
-        await trio.lowlevel.checkpoint()
-        session = self._session
-        while not self.done:
-            bell = Bell()
-            with session._lock:
-                if self._done:
-                    return
-                self._bells.append(bell)
-            try:
-                await session._writer.wait(bell)
-            finally:
-                with session._lock:
-                    if bell in self._bells:
-                        self._bells.remove(bell)
-
-    def settle(self, error: errors.JournalError | None) -> list[Bell]:
-        """Called by the writer with the outcome; see `trio_runner._journal._writer.Commit`."""
-        return self._session._settle(self, error)
-
-
-class SqliteSession:
-    """A session of a `SqliteJournal`, open for writing; a `trio_runner.abc.JournalSession`.
-
-    Attributes:
-      dropped: how many records of a torn tail this opening took out; see `SqliteJournal`.
-    """
-
-    def __init__(
-        self,
-        session_id: str,
-        writer: Writer,
-        encode: Callable[[r.Record], bytes],
-        counts: _Counts,
-    ) -> None:
-        self.session_id: str = session_id
-        self.dropped: int = 0
-        self._writer = writer
-        self._encode = encode
-        self._counts = counts
-        #: Of the run that opened it, to see whether that is over.
-        self._token = trio.lowlevel.current_trio_token()
-        #: For everything below. Reentrant: a writer may settle a commit while it is submitted.
-        self._lock = threading.RLock()
-        #: The durable records. With those of the open tickets: all that was appended.
-        self._stored: list[r.Record] = []
-        #: Commits without an outcome, in the order of their appends.
-        #: Invariant: their numbers follow on from ``_stored`` without a gap.
-        #: test_sqlite_journal.py::test_what_failed_is_numbered_anew
-        self._open: collections.deque[SqliteTicket] = collections.deque()
-        self._next_number = 0
-        self._key = 0
-        self._epoch = 0
-        self._closed = False
-        #: The command that gives the session up, once `aclose` was called.
-        self._release: Release | None = None
-
-    @property
-    def records(self) -> Sequence[r.Record]:
-        """What is stored: the durable records, in order. A copy: it does not grow."""
-        self._writer.look()
-        with self._lock:
-            return tuple(self._stored)
-
-    def append(self, records: Sequence[r.Record]) -> SqliteTicket:
-        """Number, encode and enqueue ``records`` as one commit. No checkpoint.
-
-        Raises:
-          JournalError: after `aclose` was called, or in a forked process.
-        """
-        if self._closed:
-            raise errors.JournalError(
-                f"session {self.session_id!r} is closed; open it again before appending to it"
-            )
-        if self._writer.is_of_the_parent:
-            raise errors.JournalError(
-                f"session {self.session_id!r} was opened before this process was forked; "
-                "open it after the fork"
-            )
-        batch = tuple(records)
-        bodies = [self._encode(record) for record in batch]
-        with self._lock:
-            append = Append(self.session_id, self._key, self._epoch, self._next_number, bodies)
-            ticket = SqliteTicket(self, batch, append)
-            self._next_number += len(batch)
-            self._open.append(ticket)
-            self._counts.appends += 1
-            # In the lock, so that the queue has the order of the numbers; and last.
-            self._writer.submit(ticket)
-        return ticket
-
-    async def aclose(self) -> None:
-        """Close at once, wait until every append is settled and the session is free.
-
-        A checkpoint. It waits as long as the commits do, so the caller bounds
-        it; when cancelled, the session is free for this process all the same: who opens it
-        again waits for what is still open, since commands are done in order. For other
-        processes it is free when that has happened.
-        """
-        self._closed = True
-        if self._release is None:
-            self._release = Release(self._writer, self)
-            if self._writer.is_of_the_parent:
-                self._release.finish()
-            else:
-                self._writer.submit(self._release)
-        release = self._release
-        await trio.lowlevel.checkpoint()
-        await release.wait()
-
-    # --- used by the writer ---
-
-    def begin(self, opened: Opened) -> None:
-        """The file has the session open."""
-        with self._lock:
-            self._key = opened.key
-            self._epoch = opened.epoch
-            self._stored = list(opened.records)
-            self._next_number = len(self._stored)
-            self.dropped = opened.dropped
-
-    def is_orphaned(self) -> bool:
-        """Whether the run that opened it is over."""
-        try:
-            self._token.run_sync_soon(_nothing)
-        except trio.RunFinishedError:
-            return True
-        return False
-
-    def orphan(self) -> None:
-        """Another session takes its place: there is nothing left to give up."""
-        self._closed = True
-        self._release = Release(self._writer, self)
-        self._release.finish()
-
-    def _settle(self, ticket: SqliteTicket, error: errors.JournalError | None) -> list[Bell]:
-        with self._lock:
-            if ticket._done:
-                return []
-            if error is None:
-                assert self._open[0] is ticket
-                self._open.popleft()
-                self._stored.extend(ticket._records)
-                self._counts.commits += 1
-                ticket._done = True
-                return ticket._bells
-            # What is stored stays a prefix of what was appended.
-            self._next_number = len(self._stored)
-            bells: list[Bell] = []
-            while self._open:
-                failed = self._open.popleft()
-                failed._error = error
-                failed._done = True
-                self._counts.failures += 1
-                bells += failed._bells
-            return bells
-
-
-def _nothing() -> None:
-    """Only to see whether a run still takes calls."""
-
-
 class SqliteJournal:
     """Keeps sessions in one SQLite file, durably: a ticket that is done is on the disk.
 
@@ -309,9 +87,15 @@ class SqliteJournal:
 
     Opening a session checks each record. A damaged record with good ones behind it is
     refused with its place. Bad records at the very end of the file, a torn tail, are taken
-    out: that is logged, and `SqliteSession.dropped` counts them.
+    out, whichever session is opened: nothing is written behind them. They are kept aside in
+    the file, that is logged, and `SqliteSession.dropped` counts them.
 
-    A forked process must open its sessions itself. POSIX only.
+    While it is open, nobody may move, remove, replace or link the file or those beside it, nor
+    open it in this process by other means, not even to read it: that takes SQLite's locks
+    away. What would be written into a file that is gone is an error and not acknowledged.
+
+    A forked process must open its sessions itself, and cannot use a file that had a session
+    open at the fork. POSIX only.
 
     Args:
       path: the file. The names beside it that begin with its name are used too.
@@ -326,7 +110,7 @@ class SqliteJournal:
         self._engine: Engine = _THREADS if _engine is None else _engine
         self._path = str(Path(path).resolve()) if _engine is None else os.fspath(path)
         self._encode = _load_encoder()
-        self._counts = _Counts()
+        self._counts = Counts()
 
     @property
     def path(self) -> str:
@@ -372,7 +156,8 @@ class SqliteJournal:
         Raises:
           JournalError: as `open`, but for a session in use.
         """
-        return self._engine.stored(self._path, session_id)
+        # No session has an id that is no text: SQLite does not take it.
+        return self._engine.stored(self._path, session_id) if is_safe_text(session_id) else ()
 
     def sessions(self) -> tuple[str, ...]:
         """The ids of the sessions that hold records, in the order in which they were made.
@@ -392,6 +177,7 @@ class SqliteJournal:
         Raises:
           JournalError: the file as a whole cannot be read.
         """
+        self._engine.check(self._path)
         return _load_admin().read_summaries(self._path)
 
     def verify(self) -> JournalReport:
@@ -403,6 +189,7 @@ class SqliteJournal:
           JournalFormatError: the file is no journal, or of a newer version.
           JournalStorageError: the system refuses to read it.
         """
+        self._engine.check(self._path)
         return _load_admin().read_report(self._path)
 
     def export_jsonl(self, session_id: str) -> bytes:
@@ -414,13 +201,22 @@ class SqliteJournal:
         """
         return _load_admin().encode_lines(self._records_of(session_id))
 
-    async def import_jsonl(self, session_id: str, data: bytes) -> int:
+    async def import_jsonl(self, session_id: str, data: bytes, *, moved: bool = False) -> int:
         """Make a session of what `export_jsonl` gave; returns the number of its records.
 
-        Checkpoint, cancelling and errors as `fork`; what does not read is refused
-        with its line.
+        Checkpoint, cancelling and errors as `fork`; what does not read, does not fit what is
+        before it, or is no valid message, is refused with its line (`JournalFormatError`), and
+        so is an empty export, and one that ends inside a turn.
+
+        Args:
+          moved: the session that was exported is not gone on with, so the new one may have
+            its turn that has not ended, and resume it. Resumed in both, its calls would run
+            twice.
         """
-        return await self._make(session_id, _load_admin().decode_lines(data))
+        records = _load_admin().decode_lines(data)
+        if not moved:
+            check_ended(records)
+        return await self._make(session_id, records)
 
     async def fork(self, session_id: str, new_id: str, *, turn: int | None = None) -> int:
         """Make the session ``new_id`` of the first turns of another; returns how many records.
@@ -430,8 +226,9 @@ class SqliteJournal:
         Cancelled, the new session holds all of it or nothing.
 
         Args:
-          turn: the last turn to take, which must have ended; None: the newest that has
-            ended; 0: only what was there before the first turn.
+          turn: the last turn to take, which must have ended: the session as it was then. 0:
+            only what was there before the first turn. None: all but a turn that has not
+            ended, with what was done to the history since, such as a compaction or a clear.
 
         Raises:
           NoSuchSessionError: there is no such session or turn.
@@ -455,7 +252,7 @@ class SqliteJournal:
           JournalError: the system refuses; nothing was deleted.
         """
         await trio.lowlevel.checkpoint()
-        if not self.sessions():  # and no file is to be made
+        if not is_safe_text(session_id) or not self.sessions():  # and no file is to be made
             raise self._no_such(session_id)
         writer = self._engine.acquire(self._path)
         deletion = Deletion(writer, session_id)
@@ -488,10 +285,12 @@ class SqliteJournal:
         return records
 
     def _no_such(self, session_id: str) -> faults.NoSuchSessionError:
-        return faults.NoSuchSessionError(
-            f"{self._path} has no session {session_id!r}; its sessions() are listed by "
-            "`trio-runner sessions list` too"
-        )
+        known = [repr(each) for each in self.sessions()]
+        more = [f"and {len(known) - _NAMED} more"] if len(known) > _NAMED else []
+        expected = "it has no sessions"
+        if known:
+            expected = f"expected one of {', '.join([*known[:_NAMED], *more])}"
+        return faults.NoSuchSessionError(f"{self._path} has no session {session_id!r}; {expected}")
 
     def statistics(self) -> SqliteJournalStatistics:
         """Count the commits that went through this object so far."""

@@ -107,6 +107,8 @@ class ToolAgent:
             grace=grace,
             commit_timeout=commit_timeout,
             durability=durability,
+            journal=journal,
+            session_id=session,
         )
         #: The agent's own tools by name, and as the tuple that is handed out.
         self.__own: dict[str, Tool] = {}
@@ -237,7 +239,7 @@ class ToolAgent:
             changed; says ``"rerun"``, ``"unknown"``, or what the result was.
 
         Raises:
-          NothingToResumeError: there is no such turn.
+          NothingToResumeError: there is no such turn; see `can_resume`.
         """
         runner = self.__runner(
             (),
@@ -304,6 +306,16 @@ class ToolAgent:
     def last_turn(self) -> LastTurn | None:
         """How the newest turn ended; None before the first end and while one runs."""
         return self.__conversation.last_turn
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether `resume` has a turn to go on with: the newest has no answer, and none runs.
+
+        Raises:
+          NotEnteredError: the session is not open, so nobody knows.
+        """
+        self.__require_open()
+        return self.__conversation.can_resume
 
     @trio.lowlevel.enable_ki_protection
     def load_history(self, messages: Iterable[v.Message]) -> None:

@@ -283,6 +283,7 @@ class Batch:
                 conversation.started_record(
                     turn,
                     planned.call,
+                    tool=_tool(planned).name,
                     idempotent=_tool(planned).idempotent,
                     after=self._cut.get(planned.position),
                 )

@@ -69,6 +69,8 @@ class Belongings:
 
     async def leave(self, exc: BaseException | None) -> None:
         """Close everything when this is the last task; ``exc`` is on its way out meanwhile."""
+        if not self._users:
+            return  # closed once more than it was opened
         self._users -= 1
         if self._users or not self._are_open:
             return

@@ -6,17 +6,23 @@ long as the session is open, over all its turns.
 
 What happens when the store does not do its part:
 
-* A commit that *fails* is reported, and its records go to the journal again in
-  front of the next append, since they are known not to be stored.
+* A commit that *fails* is reported, and its records go to the journal again before
+  any later ones, since they are known not to be stored. As long as the store fails,
+  each new fact costs one try, with the oldest commit that failed; once that one is
+  durable, all the others follow as one. So an outage costs what the facts cost.
 * A commit that *takes too long* is given up: it may still land, so it is
   unknown, is never sent again, and later appends queue behind it. Until the
   store has answered, nothing more is waited for.
 * With ``strict`` both end the turn, by the error `settle` raises.
+* A session that *another writer took over* ends the turn in any case: that writer may be
+  running the same tools. Nothing is handed to the journal any more.
 """
 
 from __future__ import annotations
 
+import bisect
 import logging
+import operator
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -26,19 +32,36 @@ import trio
 
 import trio_runner._core.records as r
 import trio_runner._shell.leaving as leaving
-from trio_runner._core.errors import CommitFailedError, CommitUnknownError, JournalError
+from trio_runner._core.errors import (
+    CommitFailedError,
+    CommitUnknownError,
+    JournalError,
+    SessionLostError,
+)
 from trio_runner.abc import CommitTicket, JournalSession
 
 _log = logging.getLogger("trio_runner")
 
 
-@attrs.define(eq=False)
-class Commit:
-    """One append that the journal took; ``number`` counts them."""
+@attrs.frozen(eq=False)
+class Batch:
+    """Records that become durable together; ``number`` is their place among all batches."""
 
     number: int
-    ticket: CommitTicket
     records: Sequence[r.Record]
+
+
+@attrs.frozen(eq=False)
+class Commit:
+    """A batch that the journal took."""
+
+    batch: Batch
+    ticket: CommitTicket
+
+    @property
+    def number(self) -> int:
+        """The place of its batch."""
+        return self.batch.number
 
 
 #: Seconds between two looks at a ticket whose ``wait`` failed or came back too early.
@@ -49,6 +72,9 @@ def _is_of_the_store(error: BaseException) -> bool:
     """Whether a store failed, rather than somebody cancelling or ending the program."""
     foreign = leaving.is_cancellation(error) and not isinstance(error, trio.Cancelled)
     return isinstance(error, Exception) or foreign
+
+
+_number = operator.attrgetter("number")
 
 
 def _nobody(_: JournalError) -> None:
@@ -66,11 +92,16 @@ class Commits:
         self._session = session
         #: Appended, outcome not looked at yet; oldest first, and they finish in that order.
         self._open: deque[Commit] = deque()
-        self._appends = 0
-        #: Known not to be stored; goes in front of the next append.
-        self._missed: list[r.Record] = []
+        #: How many batches there were.
+        self._batches = 0
+        #: Known not to be stored: what failed and what waits behind it, by number.
+        self._missed: list[Batch] = []
+        #: Whether the newest outcome was a failure.
+        self._failing = False
         #: The newest failure that `settle` has not raised yet (strict).
         self._failure: JournalError | None = None
+        #: Set for good when another writer has the session; see `settle`.
+        self._taken_over: SessionLostError | None = None
         #: The commit that was given up; nothing is waited for until it is done.
         self._stalled: Commit | None = None
         #: Whether something became durable that `settle` has not told yet.
@@ -83,30 +114,46 @@ class Commits:
         """Hand ``records`` to the journal. No checkpoint, never raises an `Exception`.
 
         Returns:
-          What `settle` can wait for; None when the journal refused them or none is there.
+          What `settle` can wait for; None when there is nothing, or it is not known which
+          commit will hold them.
         """
-        session = self._session
-        if session is None or not records:
+        if self._session is None or not records:
             return None
         self._collect()
-        batch: Sequence[r.Record] = records
-        if self._missed:
-            batch = [*self._missed, *records]
+        self._batches += 1
+        batch = Batch(self._batches, records)
+        if not self._missed:
+            return self._append(batch)
+        self._missed.append(batch)
+        if not self._open:
+            self._append(self._missed.pop(0))
+        return None
+
+    def _append(self, batch: Batch) -> Commit | None:
+        session = self._session
+        if session is None or self._taken_over is not None:
+            return None
         try:
-            ticket = session.append(batch)
+            ticket = session.append(batch.records)
         except BaseException as error:
-            self._missed = list(batch)
+            self._missed.insert(0, batch)
+            self._failing = True
             if not _is_of_the_store(error):
                 raise
-            what = f"the journal refused {len(batch)} records: {error!r}"
+            what = f"the journal refused {len(batch.records)} records: {error!r}"
             self._failed(CommitFailedError(what), error)
             return None
-        if self._missed:
-            self._missed = []
-        self._appends += 1
-        commit = Commit(self._appends, ticket, batch)
+        commit = Commit(batch, ticket)
         self._open.append(commit)
         return commit
+
+    def _append_missed(self) -> None:
+        """Hand over all that was missed, as one batch."""
+        if self._missed:
+            first = self._missed[0].number
+            records = [record for batch in self._missed for record in batch.records]
+            self._missed.clear()
+            self._append(Batch(first, records))
 
     def begin_turn(self, on_failure: Callable[[JournalError], None], *, strict: bool) -> None:
         """A turn begins: it is told of failures; what failed before was told to another."""
@@ -117,8 +164,18 @@ class Commits:
     def send_missed(self) -> None:
         """Hand over once more what failed, before the session closes."""
         self._collect()
-        missed, self._missed = self._missed, []
-        self.add(*missed)
+        self._append_missed()
+
+    def not_stored(self) -> list[list[r.Record]]:
+        """What a closed session may lack, in two readings.
+
+        The first is what failed. The second is that and what was given up, which may
+        have landed.
+        """
+        self._collect()
+        failed = [record for batch in self._missed for record in batch.records]
+        batches = sorted([*self._missed, *[commit.batch for commit in self._open]], key=_number)
+        return [failed, [record for batch in batches for record in batch.records]]
 
     def end_turn(self) -> None:
         """The turn is over; what fails from here on goes to the log alone."""
@@ -159,6 +216,7 @@ class Commits:
 
         Raises:
           CommitFailedError, CommitUnknownError: only when ``strict``.
+          SessionLostError: another writer has the session; each time from then on.
         """
         if self._session is None:
             return False
@@ -170,6 +228,9 @@ class Commits:
             if self._is_open(upto):
                 self.give_up(timeout)
         failure, self._failure = self._failure, None
+        if (lost := self._taken_over) is not None:
+            remedy = "leave the agent's block, and enter it again to see what became of it"
+            raise SessionLostError(f"{lost}; the turn ends here: {remedy}") from lost
         if self.strict and failure is None and self._stalled is not None:
             failure = CommitUnknownError("the store has not answered an earlier commit yet")
         if self.strict and failure is not None:
@@ -179,7 +240,10 @@ class Commits:
         return news
 
     async def wait(self, upto: Commit | None = None) -> None:
-        """Wait without a bound; the caller brings the deadline."""
+        """Wait without a bound; the caller brings the deadline.
+
+        What failed before and can be stored now is, too.
+        """
         while self._is_open(upto):
             head = self._open[0]
             try:
@@ -209,26 +273,35 @@ class Commits:
         return bool(self._open) and (upto is None or self._open[0].number <= upto.number)
 
     def _collect(self) -> None:
-        """Look at the outcome of what is done, in order."""
+        """Look at the outcome of what is done, in order, and send what can be stored again."""
         while self._open and self._open[0].ticket.done:
             commit = self._open.popleft()
             if commit is self._stalled:
                 self._stalled = None
             error = commit.ticket.error
+            self._failing = error is not None
             if error is None:
                 self._news = True
             else:
-                self._missed.extend(commit.records)
+                # Tried before what waits, and behind what failed before it.
+                bisect.insort(self._missed, commit.batch, key=_number)
                 self._failed(
                     CommitFailedError(
-                        f"a commit of {len(commit.records)} records failed: {error!r}. "
-                        "They are sent again with the next one"
+                        f"a commit of {len(commit.batch.records)} records failed: {error!r}. "
+                        "They are sent again"
                     ),
                     error,
                 )
+        if not self._open and not self._failing:
+            self._append_missed()
 
     def _failed(self, failure: JournalError, cause: BaseException | None) -> None:
         failure.__cause__ = cause
         self._failure = failure
+        match cause:
+            case SessionLostError():
+                self._taken_over = cause
+            case _:
+                pass
         _log.warning("%s", failure)
         self.on_failure(failure)

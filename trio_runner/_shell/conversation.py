@@ -20,6 +20,7 @@ import trio_runner._core.compaction as compaction
 import trio_runner._core.records as r
 import trio_runner._core.stand_ins as stand_ins
 import trio_runner._core.values as v
+from trio_runner._core.copies import own_message
 from trio_runner._core.errors import (
     BusyError,
     HistoryError,
@@ -27,9 +28,8 @@ from trio_runner._core.errors import (
     NothingToResumeError,
     UsageError,
 )
-from trio_runner._core.fold import fold
+from trio_runner._core.fold import RecordError, fold
 from trio_runner._core.history import History
-from trio_runner._core.normalise import with_plain_meta
 from trio_runner._core.quick import ByFields
 from trio_runner._core.reconcile import HistoryRollbackState, reconcile_interrupted_history
 from trio_runner._core.turn import Phase, Turn
@@ -76,6 +76,8 @@ class Conversation:
         #: Counts turns from 1.
         self.turns: int = 0
         self.commits: Commits = Commits(None)
+        #: The commits of the session that was open last.
+        self._left: Commits | None = None
         #: When the finishing of the newest turn must be over; -inf before its first interrupt.
         self.grace_deadline: float = -math.inf
         #: The results that a loaded open step came with; None when the open turn, if any, comes
@@ -149,6 +151,13 @@ class Conversation:
             return kept
         return newest
 
+    @property
+    def can_resume(self) -> bool:
+        """Whether a turn may be taken up now."""
+        if self._holder is not None or self.newest is None:
+            return False
+        return self.unfinished_turn().can_resume
+
     def take_up(self) -> Turn:
         """Go on with the unfinished turn; its calls that had started are cut.
 
@@ -171,19 +180,21 @@ class Conversation:
         turn: Turn,
         call: v.ToolCall,
         *,
+        tool: str | None = None,
         idempotent: bool = False,
         after: r.ToolStarted | None = None,
     ) -> r.ToolStarted:
         """The record that ``call`` may run from here on.
 
         Args:
+          tool: the name of what runs, which need not be the call's; None: it is.
           after: the record of its start that a crash cut: the key stays, the attempt is the next.
         """
         return r.ToolStarted(
             turn.number,
             turn.step,
             call.id,
-            call.name,
+            call.name if tool is None else tool,
             r.arguments_hash(call.arguments),
             f"{self.key_prefix(turn)}:{call.id}" if after is None else after.key,
             idempotent,
@@ -378,6 +389,10 @@ class Conversation:
             self._name = name
             self.commits = Commits(session)
             self._begin_session(agent)
+        elif lacking := self._lacking(records, name):
+            # The store failed and works again: what it lacks is known.
+            self.commits = Commits(session)
+            self.commits.add(*lacking)
         else:
             self.commits = Commits(session)
             if name == self._name and state.history.view() != self.history.view():
@@ -387,6 +402,19 @@ class Conversation:
             self._last = functools.partial(_stored_turn, state.turn)
             self._loaded = None
             self._name = name
+
+    def _lacking(self, records: Sequence[r.Record], name: str) -> Sequence[r.Record]:
+        """What makes ``records`` what this agent has; () when nothing does, or is needed."""
+        if name != self._name or self._left is None:
+            return ()
+        for lacking in filter(None, self._left.not_stored()):
+            try:
+                whole = fold([*records, *lacking])
+            except RecordError:
+                continue
+            if whole.turns == self.turns and whole.history.view() == self.history.view():
+                return lacking
+        return ()
 
     def _begin_session(self, agent: str) -> None:
         """Record what there is already, so that the session opens as it is here."""
@@ -399,6 +427,7 @@ class Conversation:
 
     def detach(self) -> None:
         """Let go of the session; history stays in memory and nothing more is recorded."""
+        self._left = self.commits
         self.commits = Commits(None)
 
 
@@ -421,7 +450,7 @@ def _templates_first(messages: Iterable[v.Message]) -> tuple[v.Message, ...]:
     for message in given:
         if type(message) is not v.Message:
             raise TypeError(f"a history holds a {type(message).__name__}; expected Message values")
-    given = _with_their_answers(tuple([with_plain_meta(message) for message in given]))
+    given = _with_their_answers(tuple([own_message(message) for message in given]))
     front = tuple([message for message in given if message.template])
     if given[: len(front)] == front:
         return given

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import attrs
 
 import trio_runner._core.values as v
-from trio_runner._core.normalise import with_plain_meta
+from trio_runner._core.copies import own_message
 from trio_runner._core.validity import has_content
 
 #: What a turn may be started with.
@@ -40,7 +40,7 @@ def split_input(messages: Input) -> tuple[tuple[v.Message, ...], tuple[v.ToolRes
             raise TypeError(
                 f"the input holds a {type(message).__name__}; expected text or Message values"
             )
-        message = with_plain_meta(message)  # noqa: PLW2901
+        message = own_message(message)  # noqa: PLW2901
         results.extend(message.tool_results)
         answers = bool(message.tool_results) and message.role == "user"
         if answers and not message.content:

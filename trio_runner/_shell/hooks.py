@@ -41,7 +41,8 @@ class ToolRunnerHooks:
     """Functions called at five points of a step; each may be None.
 
     A hook may call ``runner.append_messages``, ``runner.replace_history`` and
-    ``runner.deny``, and set ``runner.request_params``. It cannot edit a message.
+    ``runner.deny``, and set ``runner.request_params``. The messages it is given are
+    copies: changing what is in them changes nothing.
 
     Attributes:
       before_llm_call: ``(runner, messages)``: what the model is about to be sent:

@@ -16,7 +16,7 @@ from trio_runner._core.params import RequestParams, check_seconds
 from trio_runner._core.planning import PlannedToolCall
 from trio_runner._shell.conversation import Conversation
 from trio_runner._shell.hooks import ToolRunnerHooks
-from trio_runner.abc import DeltaSink, ModelRequest, Observer, Tool, ToolContext
+from trio_runner.abc import DeltaSink, Journal, ModelRequest, Observer, Tool, ToolContext
 
 Durability = Literal["best_effort", "strict"]
 
@@ -41,6 +41,7 @@ class LoopConfig:
       grace: seconds that finishing may take after the first interrupt of a turn.
       commit_timeout: seconds a commit is waited for while nothing is cancelled.
       durability: what a failed commit means: a report, or the end of the turn.
+      journal, session_id: where the conversation is kept; None: nowhere.
     """
 
     instruction: str | None = None
@@ -55,6 +56,8 @@ class LoopConfig:
     grace: float = attrs.field(default=5.0, validator=_check_seconds)
     commit_timeout: float = attrs.field(default=30.0, validator=_check_seconds)
     durability: Durability = attrs.field(default="best_effort", validator=_check_durability)
+    journal: Journal | None = None
+    session_id: str | None = None
 
 
 class ToolLoopAgent(Protocol):

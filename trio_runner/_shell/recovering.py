@@ -7,7 +7,8 @@ turn can be resumed once more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
+from typing import cast
 
 import trio
 
@@ -17,7 +18,7 @@ import trio_runner._shell.leaving as leaving
 from trio_runner._core.convert import cap_result, result_from_value
 from trio_runner._core.errors import StrayCancellationError
 from trio_runner._core.planning import ToolTable, plan_tool_calls
-from trio_runner._shell.ki import call_unprotected
+from trio_runner._shell.ki import await_unprotected, call_sync_unprotected, call_unprotected
 from trio_runner._shell.loop_agent import ToolLoopAgent
 from trio_runner.abc import Tool, UnknownCall, UnknownPolicy
 
@@ -39,6 +40,7 @@ async def recover(
 
     Raises:
       NothingToResumeError: there is no unfinished turn.
+      TypeError: the policy is not async.
       ValueError: the policy said something else than it may.
       BaseException: what the policy or a toolset raised.
     """
@@ -81,7 +83,8 @@ async def recover(
 
 async def _ask(policy: UnknownPolicy, unknown: UnknownCall) -> object:
     try:
-        return await call_unprotected(policy, unknown)
+        said = _awaitable(policy, call_sync_unprotected(policy, unknown))
+        return await await_unprotected(said)
     except BaseException as error:
         stray = all(leaving.is_cancellation(leaf) for leaf in leaving.leaves(error))
         if stray and not leaving.cancelled_from_outside():
@@ -90,6 +93,17 @@ async def _ask(policy: UnknownPolicy, unknown: UnknownCall) -> object:
                 "cancelled it"
             ) from error
         raise
+
+
+def _awaitable(policy: UnknownPolicy, said: object) -> Awaitable[object]:
+    # A plain function would fail in the `await`, with words that name nothing of the caller's.
+    if isinstance(said, Awaitable):
+        return cast("Awaitable[object]", said)
+    raise TypeError(
+        f"the policy {getattr(policy, '__qualname__', repr(policy))} is not async: it returned "
+        f"{said!r}; expected 'async def policy(unknown)'. Nothing was changed: resume() can be "
+        "called again"
+    )
 
 
 def _as_wanted(call: v.ToolCall, said: object) -> recovery.Recovery:

@@ -19,6 +19,7 @@ import trio
 import trio_runner._core.records as r
 import trio_runner._core.values as v
 import trio_runner._shell.leaving as leaving
+from trio_runner._core.copies import own_message
 from trio_runner._core.errors import (
     BusyError,
     HistoryError,
@@ -28,7 +29,6 @@ from trio_runner._core.errors import (
     TurnInterruptedError,
     UsageError,
 )
-from trio_runner._core.normalise import with_plain_meta
 from trio_runner._core.params import DEFAULT_PARAMS, RequestParams
 from trio_runner._core.reconcile import HistoryRollbackState
 from trio_runner._core.turn import Phase
@@ -87,6 +87,8 @@ class ToolRunner:
             raise ValueError("a new turn needs input, and a resumed one takes none")
         if unknown is not None and not resume:
             raise ValueError("unknown= is asked when a turn is resumed, and this one is new")
+        if unknown is not None and not callable(unknown):
+            raise TypeError(f"unknown is {unknown!r}; expected 'async def policy(unknown)'")
         self._resume: Final = resume
         self._unknown: Final = unknown
         base = config.params.over(DEFAULT_PARAMS)
@@ -196,7 +198,7 @@ class ToolRunner:
         problems = input_problems(given)
         if problems:
             raise HistoryError(problems)
-        given = tuple([with_plain_meta(message) for message in given])
+        given = tuple([own_message(message) for message in given])
         steps.turn.input_added(given)
         steps.commits.add(r.InputAdded(steps.turn.number, given))
 

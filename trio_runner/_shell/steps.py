@@ -25,6 +25,7 @@ import trio_runner._core.records as r
 import trio_runner._core.recovery as recovery
 import trio_runner._core.stand_ins as stand_ins
 import trio_runner._core.values as v
+from trio_runner._core.copies import own_message
 from trio_runner._core.errors import HistoryError
 from trio_runner._core.normalise import normalise_reply
 from trio_runner._core.params import RequestParams
@@ -33,7 +34,7 @@ from trio_runner._core.turn import Finished, RunTools, Turn
 from trio_runner._shell.batch import Batch, BatchServices
 from trio_runner._shell.commits import Commits
 from trio_runner._shell.ending import Ending
-from trio_runner._shell.hooks import ToolRunnerHooks
+from trio_runner._shell.hooks import MessageHook, ToolRunnerHooks
 from trio_runner._shell.ki import call_unprotected
 from trio_runner._shell.loop_agent import ToolLoopAgent
 from trio_runner._shell.notices import Notices
@@ -147,7 +148,7 @@ class Steps:
         else:
             reply = await self._ask()
             if self._hooks.after_llm_call is not None:
-                await call_unprotected(self._hooks.after_llm_call, self._runner, reply)
+                await self._tell(self._hooks.after_llm_call, reply)
         await self._settle()
         if type(turn.next_action()) is Finished:
             await self._complete(reply)
@@ -158,7 +159,7 @@ class Steps:
         turn = self.turn
         await self._list_tools()
         if self._hooks.before_llm_call is not None:
-            delta = tuple(turn.delta)
+            delta = tuple(map(own_message, turn.delta))
             await call_unprotected(self._hooks.before_llm_call, self._runner, delta)
         params = self.params
         request = ModelRequest(
@@ -233,7 +234,7 @@ class Steps:
         hook = self._hooks.before_tool_call
         if hook is not None:
             try:
-                await call_unprotected(hook, self._runner, reply)
+                await self._tell(hook, reply)
             except Exception:
                 batch.deny_all("the check before the tools failed.")
                 raise
@@ -248,7 +249,7 @@ class Steps:
         if self._hooks.after_tool_call is not None:
             results = turn.results
             assert results is not None
-            await call_unprotected(self._hooks.after_tool_call, self._runner, results)
+            await self._tell(self._hooks.after_tool_call, results)
 
     def withdraw(self, call_id: str) -> bool:
         """Answer an open call whose batch has not begun; False when none has that id."""
@@ -282,9 +283,13 @@ class Steps:
             _log.warning("turn %d ended at its cap of %d iterations", turn.number, cap)
         await self._settle()
         if self._hooks.after_turn_complete is not None:
-            await call_unprotected(self._hooks.after_turn_complete, self._runner, reply)
+            await self._tell(self._hooks.after_turn_complete, reply)
             await self._settle()
         self.ending.tell()
+
+    async def _tell(self, hook: MessageHook, message: v.Message) -> None:
+        """Call a hook with a copy that it may change."""
+        await call_unprotected(hook, self._runner, own_message(message))
 
     async def _settle(self) -> None:
         """Wait until what was recorded is durable, within ``commit_timeout``."""

@@ -14,14 +14,14 @@ import collections
 import importlib
 import math
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, Literal
 
 import trio
 
 import trio_runner._core.records as r
 from trio_runner._journal._parts import SessionFileLike
-from trio_runner._journal._writer import Bell, Command, Writer, ring
+from trio_runner._journal._writer import Bell, Command, Committing, Writer, ring, settle_all
 
 #: The path of a journal that has no file.
 IN_MEMORY: Final = ":memory:"
@@ -60,6 +60,12 @@ class InlineEngine:
     def leave(self, writer: Writer) -> bool:
         """The file stays open."""
         return False
+
+    def check(self, path: str) -> None:
+        """A file that lives as long as the engine may always be used."""
+
+    def refuse(self, path: str, why: str) -> None:
+        """Nothing refuses it."""
 
     def stored(self, path: str, session_id: str) -> tuple[r.Record, ...]:
         """Read by the one connection there is: a journal in memory has no other."""
@@ -142,6 +148,10 @@ class _InlineWriter(Writer):
     def ring(self, bells: Sequence[Bell]) -> None:
         """Wake those who wait: this is their thread."""
         ring(bells)
+
+    def settle(self, sessions: Collection[Committing]) -> None:
+        """Settle the sessions: this is their thread."""
+        settle_all(sessions)
 
 
 def _now(*, otherwise: float) -> float:
