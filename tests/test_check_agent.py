@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
@@ -13,6 +14,7 @@ import trio
 import trio_runner as tr
 from trio_runner.testing import (
     AgentTurn,
+    Case,
     ContractBroken,
     ContractReport,
     ScriptedModel,
@@ -20,10 +22,13 @@ from trio_runner.testing import (
     check_agent,
     replay,
     script_for,
+    sweep,
 )
+from trio_runner.testing._contract_report import PartReport
 from trio_runner.testing._examples import example_arguments
+from trio_runner.testing.contract import CONTRACT
 
-NO_SESSION = "make_agent takes no journal and session, so no session is swept"
+NO_SESSION = "make takes no journal and session, so no session is swept"
 
 
 async def get_weather(city: str) -> str:
@@ -87,7 +92,50 @@ def test_what_an_agent_has_no_place_for_is_left_out_and_told() -> None:
     report = quick(agent_with(get_weather))
     report.raise_if_failed()
     assert set(report.left_out) == {"journal_error", "commit_error", "journal_hang"}
-    assert f"not swept: journal_error: {NO_SESSION}" in report.render()
+    text = f"not swept: journal_error, commit_error, journal_hang: {NO_SESSION}"
+    assert text in report.render()
+
+
+def test_the_factory_is_called_by_its_name() -> None:
+    def only_model(model: tr.Model) -> tr.ToolAgent:
+        return tr.ToolAgent("mine", model=model, tools=[get_weather])
+
+    report = quick(only_model, drives=["generate"], faults=["cancel", "journal_error"])
+    assert report.left_out["journal_error"].startswith("only_model takes no journal and session")
+
+
+def test_a_script_without_calls_is_told() -> None:
+    options: dict[str, Any] = {"drives": ["generate"], "faults": ["cancel"]}
+    report = quick(agent_with(get_weather), replies=["done"], **options)
+    assert "not swept: tools: none is called, so little can go wrong" in report.render()
+    assert "not swept" not in quick(agent_with(get_weather), **options).render()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"replies": "hello"}, r"replies is 'hello'; expected a script, such as \['hello'\]"),
+        ({"seeds": 3}, r"seeds is 3; expected several numbers: range\(3\)"),
+    ],
+)
+def test_a_text_for_a_script_and_a_number_for_seeds_are_refused(
+    options: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(TypeError, match=text):
+        check_agent(agent_with(get_weather), **options)
+
+
+def test_a_report_that_is_ok_says_nothing_on_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+    # As in a program that has not set up logging: there the library's log goes to stderr.
+    root = logging.getLogger()
+    handlers, root.handlers = root.handlers, []
+    try:
+        report = quick(good_agent, drives=["generate"], faults=["observer_error"])
+    finally:
+        root.handlers = handlers
+    report.raise_if_failed()
+    assert report.positions > 0
+    assert capfd.readouterr().err == ""
 
 
 def test_without_a_journal_there_is_one_sweep_for_each_way_to_drive() -> None:
@@ -187,6 +235,63 @@ def test_a_part_without_a_position_breaks_nothing_and_no_position_at_all_shows_n
     some.raise_if_failed()
 
 
+async def leaks(x: int) -> str:
+    trio.lowlevel.spawn_system_task(trio.sleep, 1e6)
+    await trio.sleep(1)
+    return "done"
+
+
+def verdicts(report: ContractReport) -> dict[str, str]:
+    return {each.promise: each.verdict for each in report.promises}
+
+
+def test_of_an_agent_that_goes_wrong_without_a_fault_no_promise_is_said_to_hold() -> None:
+    report = quick(agent_with(leaks), drives=["generate"], faults=["cancel"])
+    assert (report.ok, report.positions) == (False, 0)
+    assert verdicts(report) == {f"C{n}": "not shown" for n in range(1, 10)} | {"C5": "BROKEN"}
+    text = report.render()
+    assert "holds" not in text
+    assert "nothing was swept: the run without a fault breaks C5" in text
+    plain = json.loads(report.to_json())
+    assert [each["verdict"] for each in plain["promises"]] == list(verdicts(report).values())
+    assert plain["not_swept"] == ["nothing was swept: the run without a fault breaks C5"]
+
+
+def test_a_part_that_goes_wrong_without_a_fault_leaves_nothing_to_hold() -> None:
+    def make_agent(model: tr.Model) -> tr.ToolAgent:
+        class Mine(tr.ToolAgent):
+            async def generate(self, *args: Any, **options: Any) -> tr.Message:
+                trio.lowlevel.spawn_system_task(trio.sleep, 1e6)
+                return await super().generate(*args, **options)
+
+        return Mine("mine", model=model, tools=[get_weather])
+
+    report = quick(make_agent, drives=["generate", "until_done"], faults=["cancel"])
+    assert report.positions > 0
+    assert set(verdicts(report).values()) == {"BROKEN", "not shown"}
+    line = "not swept to the end: 1 of the 2 sweeps: the run without a fault breaks C5"
+    assert line in report.render()
+
+
+def test_a_promise_that_was_not_checked_is_not_said_to_hold() -> None:
+    options: dict[str, Any] = {"drives": ["generate"], "faults": ["cancel"]}
+    report = quick(good_agent, checks={"C5": CONTRACT["C5"]}, **options)
+    report.raise_if_failed()
+    assert verdicts(report) == {f"C{n}": "not shown" for n in range(1, 10)} | {"C5": "holds"}
+
+
+def test_a_run_that_does_not_end_shows_nothing_also_when_nobody_checks_that() -> None:
+    def check(_: object) -> None:
+        """All is well."""
+
+    swept = sweep(lambda: Case(trio.sleep_forever, check, judge=False), seeds=[3])
+    assert (swept.ok, swept.broken_seeds) == (False, (3,))
+    report = ContractReport((PartReport("generate", 0.0, False, swept),), {})
+    assert not report.ok
+    assert set(verdicts(report).values()) == {"not shown"}
+    assert "nothing was swept: the run without a fault did not end" in report.render()
+
+
 def test_each_part_is_announced() -> None:
     told: list[str] = []
     quick(good_agent, drives=["break"], max_positions=1, on_part=told.append)
@@ -269,7 +374,8 @@ def test_the_text_names_each_promise_and_how_to_replay_the_first_failure() -> No
     report = quick(agent_with(leaves_a_task), faults=["cancel"])
     lines = report.render().splitlines()
     assert [line[:2] for line in lines[1:10]] == [f"C{number}" for number in range(1, 10)]
-    assert sum("holds" in line for line in lines) == 8
+    # It goes wrong without a fault, too, so that nothing can be said of the others.
+    assert sum("not shown" in line for line in lines) == 8
     assert "    make_case = AgentTurn(make_agent, drive='until_done', delay=0.0)" in lines
     first = report.promises[4].first
     assert first is not None

@@ -7,6 +7,8 @@ have written them.
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -41,13 +43,15 @@ def checked(delay: float, **options: Any) -> ConformanceReport:
 def test_the_memory_journal_keeps_every_promise(delay: float) -> None:
     report = checked(delay)
     report.raise_if_failed()
-    assert {rule.status for rule in report.rules} == {"ok"}
+    statuses = {rule.name: rule.status for rule in report.rules}
+    assert statuses.pop("a_crash_keeps_what_is_durable") == "not_applicable"
+    assert set(statuses.values()) == {"ok"}
     assert [rule.name for rule in report.rules] == list(JOURNAL_RULES)
 
 
 def test_a_journal_can_be_checked_in_real_time() -> None:
     report = checked(0.001, real_time=True, max_positions=3)
-    assert {rule.status for rule in report.rules} == {"ok"}, report.render()
+    assert {rule.status for rule in report.rules} == {"ok", "not_applicable"}, report.render()
 
 
 def test_rules_that_need_more_than_a_journal_say_what() -> None:
@@ -55,12 +59,40 @@ def test_rules_that_need_more_than_a_journal_say_what() -> None:
     notes = {rule.name: rule.note for rule in report.rules if rule.status == "not_applicable"}
     assert set(notes) == {
         "a_restart_gives_the_same_records",
+        "a_crash_keeps_what_is_durable",
         "a_failure_fails_what_is_open",
+        "a_failure_is_told_before_what_follows_it",
         "what_failed_may_be_appended_anew",
     }
     assert "reopen" in notes["a_restart_gives_the_same_records"]
     assert "make_failing" in notes["a_failure_fails_what_is_open"]
     assert report.ok
+
+
+def test_a_journal_that_cannot_be_reopened_beside_itself_is_told_of_the_kill_sweep() -> None:
+    rule = "a_crash_keeps_what_is_durable"
+    report = check_journal(tr.MemoryJournal, reopen=lambda journal: journal, rules=[rule])
+    assert report.status_of(rule) == "not_applicable"
+    assert "kill_sweep" in report.render()
+
+
+def test_acknowledged_records_that_wait_for_aclose_are_lost_in_a_crash() -> None:
+    options: dict[str, Any] = {"make_journal": KeepsUntilClosed, "reopen": KeepsUntilClosed.again}
+    rules = ["a_restart_gives_the_same_records", "a_crash_keeps_what_is_durable"]
+    report = check_journal(**options, rules=rules, seeds=[0])
+    # It shows in a crash only.
+    assert [rule.status for rule in report.rules] == ["ok", "violated"]
+    assert "records has 0 items, not 4" in report.render()
+
+
+def test_a_crash_loses_nothing_of_a_journal_that_is_right() -> None:
+    def crashed(journal: Any) -> tr.Journal:
+        journal.crash()
+        return journal
+
+    rules = ["a_crash_keeps_what_is_durable"]
+    report = check_journal(lambda: tr.MemoryJournal(0.5), reopen=crashed, rules=rules)
+    assert report.rules[0].status == "ok", report.render()
 
 
 def test_a_journal_may_be_made_by_an_async_function_or_a_context_manager() -> None:
@@ -356,6 +388,83 @@ def failing_alone() -> Any:
     return type("J", (Journal,), {"session": session})(0.5, {1: OSError("disk full")})
 
 
+class SharedSession(Session):
+    """A session whose records are in the store of its journal once it is closed."""
+
+    stored: dict[str, list[r.Record]]
+    session_id: str
+
+    def records_of(self) -> list[r.Record]:
+        return self.stored.setdefault(self.session_id, [])
+
+    @property
+    def records(self) -> Sequence[r.Record]:
+        return (*self.records_of(), *self.inner.records)
+
+    async def aclose(self) -> None:
+        await self.inner.aclose()
+        self.records_of().extend(self.inner.records)
+
+
+class KeepsUntilClosed:
+    """Says durable of what it keeps in memory until the session is closed."""
+
+    def __init__(self, stored: dict[str, list[r.Record]] | None = None) -> None:
+        self.stored = {} if stored is None else stored
+
+    def again(self) -> KeepsUntilClosed:
+        return KeepsUntilClosed(self.stored)
+
+    async def open(self, session_id: str) -> Any:
+        session = SharedSession(await tr.MemoryJournal().open(session_id))
+        session.stored, session.session_id = self.stored, session_id
+        return session
+
+
+class ThreadTicket:
+    """An outcome that a thread may set at any moment."""
+
+    def __init__(self) -> None:
+        self.done = False
+        self.error: Exception | None = None
+
+    async def wait(self) -> None:
+        await trio.lowlevel.checkpoint()
+        while not self.done:
+            await trio.sleep(0.001)
+
+
+class TellsFromItsThread:
+    """Stores in a thread, which also says what became of it; the second commit fails."""
+
+    def __init__(self) -> None:
+        self.records: tuple[r.Record, ...] = ()
+        self.appends = 0
+
+    async def open(self, session_id: str) -> Any:
+        await trio.lowlevel.checkpoint()
+        return self
+
+    def append(self, records: Sequence[r.Record]) -> ThreadTicket:
+        ticket = ThreadTicket()
+        self.appends += 1
+        fails = self.appends == 2
+        thread = threading.Thread(target=self._store, args=(ticket, tuple(records), fails))
+        thread.start()
+        return ticket
+
+    def _store(self, ticket: ThreadTicket, records: Sequence[r.Record], fails: bool) -> None:
+        time.sleep(0.01)
+        if fails:
+            ticket.error = OSError("disk full")
+        else:
+            self.records += tuple(records)
+        ticket.done = True
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
 def fresh(_: object) -> Any:
     return tr.MemoryJournal()
 
@@ -393,9 +502,15 @@ WRONG: dict[str, list[dict[str, Any]]] = {
     ],
     "append_after_aclose_is_refused": [{"make_journal": journal_of(AppendsWhenClosed)}],
     "a_restart_gives_the_same_records": [{"make_journal": Journal, "reopen": fresh}],
+    "a_crash_keeps_what_is_durable": [
+        {"make_journal": KeepsUntilClosed, "reopen": KeepsUntilClosed.again}
+    ],
     "a_failure_fails_what_is_open": [
         {"make_journal": Journal, "make_failing": failing_alone},
         {"make_journal": Journal, "make_failing": Journal},
+    ],
+    "a_failure_is_told_before_what_follows_it": [
+        {"make_journal": Journal, "make_failing": TellsFromItsThread}
     ],
     "what_failed_may_be_appended_anew": [
         {"make_journal": Journal, "make_failing": lambda: Journal(OSError("disk full"))}
@@ -479,6 +594,22 @@ def test_the_report_reads_as_text_and_as_json() -> None:
     with pytest.raises(ConformanceFailed, match="one_writer_at_a_time") as caught:
         report.raise_if_failed()
     assert caught.value.report is report
+
+
+def test_what_makes_no_journal_is_refused() -> None:
+    journal: Any = tr.MemoryJournal()
+    with pytest.raises(TypeError, match=r"MemoryJournal.*; expected a function that makes"):
+        check_journal(journal)
+    with pytest.raises(TypeError, match="expected a function that makes a journal"):
+        check_journal(tr.MemoryJournal, make_failing=journal)
+
+    async def make_later() -> Any:
+        await trio.lowlevel.checkpoint()
+
+    for wrong in (make_later, lambda: 3):
+        make: Any = wrong
+        with pytest.raises(ValueError, match="which has no open; expected a journal"):
+            check_journal(make)
 
 
 def test_a_rule_that_does_not_exist_is_refused() -> None:

@@ -122,8 +122,46 @@ def test_a_toolset_may_be_made_by_an_async_function() -> None:
 
 
 def test_a_call_of_a_tool_that_is_not_there_is_told() -> None:
-    report = check_toolset(Shelf, calls=[("triple", {})], rules=["calls_return"], seeds=[0])
-    assert "calls names the tool 'triple'; the toolset has ['double', 'greet']" in report.render()
+    with pytest.raises(
+        ValueError, match="calls names the tool 'triple'; the toolset has"
+    ) as caught:
+        check_toolset(Shelf, calls=[("triple", {})], seeds=[0])
+    assert "['double', 'greet']" in str(caught.value)
+    with pytest.raises(ValueError, match="calls names the tool 'triple'"):
+        check_toolset(Shelf, calls=[("triple", {})], rules=["calls_do_not_mix"], seeds=[0])
+
+
+class Strict(Shelf):
+    async def greet(self, arguments: Any) -> object:
+        raise tr.InvalidArgumentsError("name is missing")
+
+
+def test_a_call_whose_arguments_do_not_fit_is_told() -> None:
+    with pytest.raises(ValueError, match=r"'greet' with \{\}, which it refuses: name is missing"):
+        check_toolset(Strict, calls=[("greet", {})], seeds=[0])
+
+
+@pytest.mark.parametrize(
+    ("calls", "text"),
+    [
+        ({"double": {"number": 4}}, r"expected \[\(name, arguments\), …\]"),
+        ("double", r"calls is 'double'; expected \["),
+        (["double"], "calls has 'double'; expected a pair"),
+        ([("double", 4)], "expected a pair"),
+    ],
+)
+def test_calls_that_are_no_pairs_are_refused(calls: Any, text: str) -> None:
+    with pytest.raises(TypeError, match=text):
+        check_toolset(Shelf, calls=calls)
+
+
+def test_what_makes_no_toolset_is_refused() -> None:
+    shelf: Any = Shelf()
+    with pytest.raises(TypeError, match="expected a function that makes a toolset"):
+        check_toolset(shelf, calls=CALLS)
+    wrong: Any = lambda: print  # noqa: E731
+    with pytest.raises(ValueError, match="which has no list_tools, __aenter__, __aexit__"):
+        check_toolset(wrong, calls=CALLS)
 
 
 # --- wrong ones -----------------------------------------------------------------
@@ -268,6 +306,33 @@ class BreaksOnCancel(Shelf):
             raise
 
 
+class LeavesItsAnswer(Shelf):
+    """One connection under a lock; the answer to a cancelled call is the next one's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = trio.Lock()
+        self.answers = trio.open_memory_channel[int](100)
+
+    async def double(self, arguments: Any) -> object:
+        send, receive = self.answers
+        async with self.lock:
+            send.send_nowait(arguments["number"] * 2)
+            await trio.sleep(self.seconds)
+            return await receive.receive()
+
+
+class Counts(Shelf):
+    """Each call has another result, which is nobody's fault."""
+
+    calls = 0
+
+    async def double(self, arguments: Any) -> object:
+        self.calls += 1
+        await trio.sleep(self.seconds)
+        return self.calls
+
+
 class KeepsACallInItself(Shelf):
     arguments: Any = None
 
@@ -352,7 +417,7 @@ WRONG: dict[str, list[Callable[[], Any]]] = {
     "any_task_may_use_it": [OfOneTask],
     "calls_return": [Fails, Raises],
     "a_cancelled_call_leaves": [SwallowsInACall, ShieldsACall],
-    "it_works_after_a_cancelled_call": [BreaksOnCancel],
+    "it_works_after_a_cancelled_call": [BreaksOnCancel, LeavesItsAnswer],
     "calls_do_not_mix": [KeepsACallInItself],
     "listing_goes_on_during_a_call": [ListsUnderALock, HidesABusyTool],
     "leaving_ends_calls_in_flight": [LetsCallsGoOn, WaitsForCalls],
@@ -377,6 +442,19 @@ def test_a_wrong_toolset_is_told_which_promise_it_breaks(
     assert report.status_of(rule) == "violated", report.render()
     promise = f"{rule} ({TOOLSET_RULES[rule].promised_by}): found "
     assert all(text.startswith(promise) for text in report.violations)
+
+
+def test_an_answer_that_a_cancelled_call_left_behind_is_shown_as_the_next_calls() -> None:
+    rule = "it_works_after_a_cancelled_call"
+    report = check_toolset(LeavesItsAnswer, calls=CALLS[:2], rules=[rule], seeds=[0])
+    assert any("after a cancelled call of 'double'" in text for text in report.violations)
+    # double(4) is 8 and double(5) is 10: each is found in the other's place.
+    assert "'10', not '8'" in report.render()
+
+
+def test_a_result_that_changes_by_itself_is_not_held_against_the_toolset() -> None:
+    rules = ["it_works_after_a_cancelled_call", "calls_do_not_mix"]
+    assert check_toolset(Counts, calls=CALLS, rules=rules, seeds=[0]).ok
 
 
 def test_a_new_list_each_time_is_advised_against() -> None:

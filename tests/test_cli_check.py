@@ -20,18 +20,21 @@ import click
 import click.testing
 import pytest
 import rich.console
+import trio
 
 import trio_runner as tr
 import trio_runner._cli.check as check
 import trio_runner._cli.check_target as check_target
 import trio_runner._cli.check_view as check_view
 import trio_runner._cli.group as group
-from trio_runner.testing import ContractReport, ScriptedModel
+import trio_runner._cli.terminal as terminal
+from trio_runner.testing import Case, ContractReport, ScriptedModel, sweep
+from trio_runner.testing._contract_report import PartReport
 
 #: Seconds after which a test takes something for hanging.
 LONG = 120.0
 COMMAND = [sys.executable, "-P", "-c", "from trio_runner._cli import main; main()", "check"]
-NO_SESSION = "make_agent takes no journal and session, so no session is swept"
+NO_SESSION = "failing takes no journal and session, so no session is swept"
 ONE_SWEEP = ["--drive", "until_done", "--seeds", "1", "--fault", "cancel"]
 
 AGENTS = """
@@ -60,12 +63,30 @@ AGENTS = """
         return city
 
 
+    async def leaks(city: str) -> str:
+        trio.lowlevel.spawn_system_task(trio.sleep, 1e6)
+        await trio.sleep(1)
+        return city
+
+
+    def leaking(model):
+        return tr.ToolAgent("leaking", model=model, tools=[leaks])
+
+
     async def fails(city: str) -> str:
         raise ValueError("no such city")
 
 
     async def wants_a_date(day: int) -> str:
         return "rain"
+
+
+    async def exit_now(city: str) -> str:
+        raise SystemExit(3)
+
+
+    def exits(model):
+        return tr.ToolAgent("exits", model=model, tools=[exit_now])
 
 
     def good(model, journal, session):
@@ -217,6 +238,25 @@ def test_the_lines_to_replay_know_the_given_calls_and_a_factory_inside_a_class(
     assert "C5" in replayed(done.out.splitlines(), tmp_path)
 
 
+def test_of_an_agent_that_goes_wrong_without_a_fault_nothing_is_said_to_hold(run: Run) -> None:
+    done = run("agents_to_check:leaking", *ONE_SWEEP)
+    assert done.status == 1
+    rows = [line.split() for line in done.out.splitlines() if re.match(r" C\d ", line)]
+    assert [row[1:3] for row in rows if row[0] != "C5"] == [["not", "shown"]] * 8
+    assert "nothing was swept: the run without a fault breaks C5" in done.out
+    assert "hold" not in done.out.replace("promise ", "")
+
+
+def test_a_report_that_shows_nothing_is_not_called_good() -> None:
+    swept = sweep(lambda: Case(trio.sleep_forever, judge=False), faults=["cancel"], seeds=[0])
+    report = ContractReport((PartReport("generate", 0.0, False, swept),), {})
+    text = io.StringIO()
+    out = terminal.Output(rich.console.Console(file=text, width=200))
+    check_view.show(out, report, [])
+    assert "nothing was swept: the run without a fault did not end" in text.getvalue()
+    assert text.getvalue().splitlines()[-1] == "NOT SHOWN"
+
+
 def test_json_is_the_report_alone_and_says_the_same(run: Run) -> None:
     done = run("agents_to_check:bad", *ONE_SWEEP, "--json")
     assert done.status == 1
@@ -238,8 +278,21 @@ def test_json_of_a_good_agent_is_ok_and_names_what_was_left_out(run: Run) -> Non
 
 
 def test_what_was_left_out_stands_under_the_table(run: Run) -> None:
-    done = run("agents_to_check:failing", *ONE_SWEEP, "--fault", "journal_error")
-    assert f"not swept: journal_error: {NO_SESSION}" in done.out
+    faults = ["--fault", "journal_error", "--fault", "journal_hang"]
+    done = run("agents_to_check:failing", *ONE_SWEEP, *faults)
+    assert f"not swept: journal_error, journal_hang: {NO_SESSION}" in done.out
+
+
+def test_a_factory_that_makes_other_steps_each_time_is_told_which(run: Run) -> None:
+    done = run("agents_to_check:not_deterministic", *ONE_SWEEP)
+    assert done.status == 2
+    assert "make_case" not in done.err
+    assert re.search(r"step \d+ was one of task '.*', and now is one of ", done.err)
+    assert "the factory must make everything anew" in done.err
+    exits = run("agents_to_check:exits", *ONE_SWEEP)
+    assert exits.status == 2
+    assert "SystemExit" in exits.err
+    assert "Case(" not in exits.err
 
 
 # --- options --------------------------------------------------------------------
@@ -475,7 +528,8 @@ def test_an_agent_without_tools_is_noted(run: Run) -> None:
 def test_no_position_at_all_is_no_success(run: Run) -> None:
     done = run("agents_to_check:bad", "--fault", "journal_error")
     assert done.status == 2
-    assert f"nothing was swept: journal_error: {NO_SESSION}" in done.err
+    no_session = NO_SESSION.replace("failing", "bad")
+    assert f"nothing was swept: journal_error: {no_session}" in done.err
     done = run("agents_to_check:without_tools", "--fault", "foreign_cancel")
     assert done.status == 2
     assert "nothing was swept: the turn has no such position" in done.err

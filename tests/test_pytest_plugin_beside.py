@@ -210,6 +210,10 @@ REFUSED = {
         "@pytest.mark.cancel_sweep(faults=['crush'])\nasync def test_it(): ...",
         "cancel_sweep: fault 'crush' is unknown; expected one of ['cancel'",
     ),
+    "types": (
+        "@pytest.mark.cancel_sweep(may_raise=['OSError'])\nasync def test_it(): ...",
+        "cancel_sweep: may_raise has 'OSError'; expected types of errors",
+    ),
     "async fixture": (
         (
             "@pytest.fixture\nasync def thing(): yield 1\n\n"
@@ -261,6 +265,60 @@ def test_what_cannot_be_swept_says_why(pytester: pytest.Pytester, code: str, wor
     assert counts.get("failed", 0) + counts.get("errors", 0) == 1
     assert "passed" not in counts
     assert words in told(result)
+
+
+POISON = """
+@pytest.fixture
+async def server():
+    yield 3
+
+@pytest.fixture
+def client(server):
+    return server
+
+@pytest.fixture
+def by_name(request):
+    return request.getfixturevalue("server")
+
+class TestOfAClass:
+    @pytest.fixture
+    async def own(self):
+        return 4
+
+    @pytest.mark.cancel_sweep
+    async def test_swept(self, own): ...
+
+    @pytest.mark.trio
+    async def test_right_in_a_class(self, own):
+        assert own == 4
+
+@pytest.mark.cancel_sweep
+@pytest.mark.parametrize("_", range(2))
+async def test_swept({fixture}, _): ...
+
+@pytest.mark.trio
+async def test_right(server):
+    assert server == 3
+
+@pytest.mark.trio
+async def test_right_again({fixture}): ...
+"""
+
+
+@pytest.mark.parametrize("fixture", ["server", "client", "nursery", "autojump_clock"])
+def test_a_refused_test_leaves_the_fixtures_to_the_tests_after_it(
+    pytester: pytest.Pytester, fixture: str
+) -> None:
+    result = inner(pytester, POISON.format(fixture=fixture))
+
+    result.assert_outcomes(passed=3, errors=3)
+    assert "AssertionError" not in told(result)
+
+
+def test_a_fixture_that_is_asked_for_by_name_is_refused_as_well(pytester: pytest.Pytester) -> None:
+    result = inner(pytester, POISON.format(fixture="by_name"), "-k", "swept or right and not again")
+
+    result.assert_outcomes(passed=2, errors=3, deselected=1)
 
 
 @pytest.mark.parametrize(

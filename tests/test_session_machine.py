@@ -65,7 +65,7 @@ print(json.dumps(found))
 """
 
 EVERY_STEP = """
-import json, logging
+import itertools, json, logging
 import trio_runner as tr
 import trio_runner.testing.strategies as plans
 from trio_runner.testing import Fault, replay
@@ -76,8 +76,7 @@ CALLS = plans.CallPlan(behaviour=plans.Returns("slow", 2)), plans.CallPlan(tool=
 TURN = plans.TurnPlan((plans.Asks(CALLS), plans.Asks(CALLS)))
 found = []
 for fault in ("cancel", "power_cut"):
-    step, landed = 0, True
-    while landed:
+    for step in itertools.count():
         play = SessionPlay(tr.MemoryJournal(0.5))
 
         def cut_the_power(injection):
@@ -86,11 +85,12 @@ for fault in ("cancel", "power_cut"):
 
         planned = Fault(fault, cut_the_power) if fault == "power_cut" else fault
         first = replay(lambda: play.visit((TURN,)), (planned, step))
+        if not first.landed:  # the step before was the last
+            break
         found += first.violations
         play.new_agent()
         then = replay(lambda: play.visit((plans.ResumePlan(), TURN)))
         found += then.violations
-        step, landed = step + 1, first.landed
 print(json.dumps(" ".join(found)))
 """
 

@@ -87,9 +87,12 @@ def test_each_call_through_a_seam_fails_once() -> None:
 
 def test_a_call_that_hangs_ends_only_with_a_cancel() -> None:
     outcome = replay(make_shop, ("journal_hang", 1))
-    assert outcome.violations == (
-        "it did not end by itself: it took more than hang_after=3600 s on the mock clock",
-    )
+    (said,) = outcome.violations
+    limit = "it did not end by itself: it took more than hang_after=3600 s on the mock clock"
+    assert said.startswith(f"{limit}; it stood at ")
+    # Where the call is made, and not where the engine lets it hang.
+    assert "test_sweep_faults.py:" in said
+    assert said.endswith(" in Shop.buy")
     # Leaving counts from the fault that says to leave, not from the hang.
     report = sweep(make_shop, faults=(), pairs=[("journal_hang", "cancel")], seeds=[0])
     assert report.ok
@@ -117,7 +120,7 @@ def test_a_failing_call_has_its_number_and_its_place_in_the_report() -> None:
 
     report = sweep(failing, faults=["journal_error"], seeds=[3])
     first = report.failures[0]
-    assert first.where.startswith("seed 3: journal_error at call 0 (task ")
+    assert first.where.startswith("seed 3: journal_error at call 0 (the main task at ")
     assert "test_sweep_faults.py:" in first.where
     assert "Shop.buy" in first.where
     assert first.replay == "replay(make_case, ('journal_error', 0), seed=3)"

@@ -91,6 +91,14 @@ def test_every_pair_of_faults_keeps_the_contract(
     print(drive, delay, report.positions, "pairs of anything")
 
 
+def test_ctrl_c_at_every_step_of_a_journal_that_hangs_keeps_the_contract() -> None:
+    """Also in the step in which patience with an opening that hangs is at its end."""
+    turn = ReferenceTurn("until_done", watched=True)
+    report = sweep(turn, faults=(), pairs=[("journal_hang", "sigint")], seeds=[0])
+    report.raise_if_failed()
+    assert report.positions > 200
+
+
 @ALL_DRIVES
 def test_a_journal_that_hangs_is_left_within_grace(drive: Drive) -> None:
     """One absolute deadline: a second cancel changes nothing, and the give-up is reported."""

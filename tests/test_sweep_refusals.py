@@ -304,6 +304,52 @@ def test_two_sweeps_at_a_time_are_refused() -> None:
     assert sweep(of(sleeper), faults=["cancel"], seeds=[0]).ok
 
 
+def test_a_case_in_the_place_of_its_maker_is_refused() -> None:
+    case: Any = Case(sleeper)
+    for function in (sweep, replay):
+        with pytest.raises(TypeError, match="expected a function that makes a Case"):
+            function(case)
+
+
+@pytest.mark.parametrize("given", [OSError, [OSError], (OSError, ValueError), {OSError}])
+def test_what_may_be_raised_is_one_type_or_several(given: Any) -> None:
+    async def fails() -> None:
+        await trio.lowlevel.checkpoint()
+        raise OSError
+
+    sweep(lambda: Case(fails, may_raise=given), faults=["cancel"], seeds=[0]).raise_if_failed()
+
+
+@pytest.mark.parametrize("given", [["OSError"], [OSError()], "OSError"])
+def test_what_is_no_type_of_errors_cannot_be_raised(given: Any) -> None:
+    with pytest.raises(TypeError, match="expected types of errors, such as OSError"):
+        Case(sleeper, may_raise=given)
+
+
+def test_a_replayed_fault_that_never_comes_is_told() -> None:
+    (said,) = replay(of(sleeper), ("cancel", 99)).violations
+    assert said.startswith("cancel never came: the run ended before step 99; ")
+
+
+def test_a_run_that_goes_another_way_is_told_by_its_tasks() -> None:
+    steps = iter(range(1, 100))
+
+    async def longer_each_time() -> None:
+        for _ in range(next(steps)):
+            await trio.lowlevel.checkpoint()
+
+    async def in_a_child() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(longer_each_time)
+            await trio.sleep(1)
+
+    with pytest.raises(
+        SweepError,
+        match=r"step \d+ was a wait of all tasks, and now is one of task '.*longer_each_time'",
+    ):
+        sweep(of(in_a_child), faults=["cancel"], seeds=[0])
+
+
 # --- runs that do not end ---------------------------------------------------------
 
 
@@ -315,12 +361,16 @@ def test_a_run_that_is_too_long_says_which_limit_it_passed_and_is_not_swept() ->
     async def hours() -> None:
         await trio.sleep(7200)
 
+    test = "test_a_run_that_is_too_long_says_which_limit_it_passed_and_is_not_swept"
     for run, limit in (
         (steps, "it took more than max_steps=50 steps"),
         (hours, "it took more than hang_after=3600 s on the mock clock"),
     ):
         report = sweep(of(run), faults=["cancel"], seeds=[0], max_steps=50)
-        assert report.violations == (f"it did not end by itself: {limit}",)
+        (said,) = report.violations
+        place = f"in {test}.<locals>.{run.__name__}"
+        assert said.startswith(f"it did not end by itself: {limit}; it stood at ")
+        assert said.endswith(place)
         assert report.positions == 0
         assert report.unswept == ("seed 0: its run without a fault has a violation already",)
 

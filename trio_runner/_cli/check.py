@@ -220,6 +220,13 @@ def check(
     sys.exit(status)
 
 
+def _in_words_of_the_command(text: str) -> str:
+    """What the suite says to a caller in Python, for one who has named a factory."""
+    return text.replace(", or say Case(may_raise=…) when it is meant to", "").replace(
+        "make_case", "the factory"
+    )
+
+
 def _complain(text: str) -> None:
     click.echo(f"trio-runner check: {terminal.printable(text)}", err=True)
 
@@ -248,7 +255,8 @@ class CheckRun:
             _complain(str(error))
             return 2
         except SweepError as error:
-            _complain(f"the suite could not do its work, and says nothing of the agent: {error}")
+            said = _in_words_of_the_command(str(error))
+            _complain(f"the suite could not do its work, and says nothing of the agent: {said}")
             return 2
         # What the agent is made of may raise anything while it is made or opened.
         except Exception as error:  # noqa: BLE001  the border: it is shown, and is no verdict
@@ -283,7 +291,7 @@ class CheckRun:
                 on_part=tell,
             )
         if report.positions == 0 and not any(part.report.failures for part in report.parts):
-            reasons = [f"{name}: {reason}" for name, reason in report.left_out.items()]
+            reasons = [line.removeprefix("not swept: ") for line in report.not_swept()[1:]]
             raise NothingShown(
                 f"nothing was swept: {'; '.join(reasons) or 'the turn has no such position'}"
             )

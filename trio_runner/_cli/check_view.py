@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Generator, Sequence
+from types import MappingProxyType
+from typing import Final
 
 import rich.box
 import rich.console
@@ -19,6 +21,9 @@ import rich.text
 import trio_runner as tr
 import trio_runner._cli.terminal as terminal
 from trio_runner.testing import ContractReport, PromiseReport
+
+#: Of the verdicts on a promise.
+_COLOURS: Final = MappingProxyType({"holds": "green", "BROKEN": "red", "not shown": "yellow"})
 
 
 def plan_text(batches: Sequence[Sequence[tr.ToolCall]]) -> str:
@@ -37,13 +42,16 @@ def show(out: terminal.Output, report: ContractReport, imports: Sequence[str]) -
         + f", {report.cpu_seconds:.1f} s CPU"
     )
     out.show(_table(report))
-    for name, reason in report.left_out.items():
-        out.line(f"not swept: {name}: {reason}", "yellow")
+    for line in report.not_swept():
+        out.line(line, "yellow")
     broken = [each for each in report.promises if each.broken_at]
     for each in broken:
         _show_broken(out, each)
-    if not broken:
+    if report.ok:
         out.line("Every promise holds.", "green")
+        return
+    if not broken:
+        out.line("NOT SHOWN", "red")
         return
     out.line("")
     out.line("To replay one of these, put these lines before its own:")
@@ -59,9 +67,7 @@ def _table(report: ContractReport) -> rich.table.Table:
     for title in ("promise", "verdict", "positions", "what it says"):
         table.add_column(title, justify="right" if title == "positions" else "left")
     for each in report.promises:
-        verdict = rich.text.Text("holds", "green")
-        if each.broken_at:
-            verdict = rich.text.Text("BROKEN", "red")
+        verdict = rich.text.Text(each.verdict, _COLOURS[each.verdict])
         table.add_row(each.promise or "other", verdict, str(each.broken_at or ""), each.title)
     return table
 

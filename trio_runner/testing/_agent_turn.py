@@ -24,6 +24,7 @@ from trio_runner._shell.agent import ToolAgent
 from trio_runner.testing._contract_report import ContractReport, PartReport
 from trio_runner.testing._examples import example_arguments
 from trio_runner.testing._faults import FAULTS, Fault, SweepError, as_fault
+from trio_runner.testing._options import listed
 from trio_runner.testing._outcome import Outcome
 from trio_runner.testing._scripted import ScriptedModel, ScriptExhausted, ScriptItem
 from trio_runner.testing._sweep import sweep
@@ -34,9 +35,10 @@ from trio_runner.testing._turn_cases import (
     ReadableJournal,
     TurnCases,
 )
+from trio_runner.testing.contract import CONTRACT
 
 _BATCHES: Final = (3, 2)
-_NO_SESSION: Final = "make_agent takes no journal and session, so no session is swept"
+_NO_SESSION: Final = "{} takes no journal and session, so no session is swept"
 _REASONS: Final = MappingProxyType({"journal": _NO_SESSION, "commit": _NO_SESSION})
 #: Errors that something overtakes: no single fault shows whether they are told (C7).
 _PAIRS: Final = (
@@ -45,6 +47,7 @@ _PAIRS: Final = (
     ("journal_error", "commit_error"),
 )
 _PAIR_POSITIONS: Final = 8
+_NO_CALLS: Final = "none is called, so little can go wrong; give a script that calls them"
 
 
 class AgentTurn(TurnCases):
@@ -72,6 +75,8 @@ class AgentTurn(TurnCases):
     ) -> None:
         settings.setdefault("own_errors", (errors.FatalToolError,))
         super().__init__(drive, **settings)
+        if type(replies) is str:
+            raise TypeError(f"replies is {replies!r}; expected a script, such as [{replies!r}]")
         self._make_agent = make_agent
         self._takes = _names_of(make_agent)
         #: Whether the session is swept.
@@ -82,6 +87,8 @@ class AgentTurn(TurnCases):
         self._made_script = replies is None
         #: The agent of the case before.
         self._former: ToolAgent | None = None
+        #: Whether a tool was called in any case so far.
+        self.has_called: bool = False
         asking = sum(type(each) in (list, tuple, v.ToolCall) for each in self.replies)
         self._leave_after = 2 if asking > 1 else 1
 
@@ -118,6 +125,7 @@ class AgentTurn(TurnCases):
             )
         if self._made_script and not outcome.landings:
             self._check_arguments()
+        self.has_called = self.has_called or bool(self.ledger.entered)
         return super().check(outcome)
 
     def _check_arguments(self) -> None:
@@ -205,19 +213,21 @@ def check_agent(
     Raises:
       SweepError: the agent is not deterministic, for instance.
     """
+    seed_list = listed("seeds", seeds)
     singles = [(as_fault(each),) for each in (FAULTS.values() if faults is None else faults)]
     own_pairs = pairs is not None or faults is not None
     doubles = [
         (as_fault(first), as_fault(second))
         for first, second in (_PAIRS if pairs is None and faults is None else pairs or ())
     ]
-    seed_list, delay_list, drive_list = tuple(seeds), tuple(delays), tuple(drives)
+    delay_list, drive_list = tuple(delays), tuple(drives)
     for name, given_list in (("drives", drive_list), ("delays", delay_list)):
         if not given_list:
             raise ValueError(f"{name} is empty; expected at least one, or nothing is swept")
     given = "" if replies is None else ", replies"
     parts: list[PartReport] = []
     left_out: dict[str, str] = {}
+    has_called = False
     for drive, delay, watched in itertools.product(drive_list, delay_list, (False, True)):
         cases = AgentTurn(make_agent, replies, drive, delay=delay, watched=watched, **settings)
         if not cases.has_journal and delay != delay_list[0]:
@@ -226,7 +236,8 @@ def check_agent(
         ours = [fault for (fault,) in singles if _belongs((fault,), seams, watched=watched)]
         our_pairs = [pair for pair in doubles if _belongs(pair, seams, watched=watched)]
         if watched:  # all seams that there are, are there now
-            left_out |= _homeless([*singles, *(doubles if own_pairs else ())], seams)
+            factory = getattr(make_agent, "__name__", "make_agent")
+            left_out |= _homeless([*singles, *(doubles if own_pairs else ())], seams, factory)
         name = _part_name(cases, drive, delay, watched=watched)
         for few, part_faults, part_pairs in (
             (False, ours, our_pairs if own_pairs else []),
@@ -245,8 +256,12 @@ def check_agent(
                 max_positions=_PAIR_POSITIONS if few else max_positions,
                 max_failures=max_failures,
             )
+            has_called = has_called or cases.has_called
             parts.append(PartReport(drive, delay, watched, report, given, _written(settings)))
-    return ContractReport(parts=tuple(parts), left_out=left_out)
+    if not has_called and any(part.report.positions for part in parts):
+        left_out["tools"] = _NO_CALLS
+    checked = tuple(settings.get("checks", CONTRACT))
+    return ContractReport(parts=tuple(parts), left_out=left_out, checked=checked)
 
 
 def _belongs(faults: Sequence[Fault], seams: Collection[str], *, watched: bool) -> bool:
@@ -258,12 +273,14 @@ def _belongs(faults: Sequence[Fault], seams: Collection[str], *, watched: bool) 
     return needed <= set(seams) and bool(needed & {"hook", "observer"}) == watched
 
 
-def _homeless(each: Iterable[Sequence[Fault]], seams: Collection[str]) -> dict[str, str]:
+def _homeless(
+    each: Iterable[Sequence[Fault]], seams: Collection[str], factory: str
+) -> dict[str, str]:
     """The faults and pairs that need a seam which the agent does not have."""
     return {
         "+".join(fault.name for fault in faults): _REASONS.get(
             str(missing), f"the agent has no {missing!r} to fail"
-        )
+        ).replace("{}", factory)
         for faults in each
         for missing in [fault.seam for fault in faults if fault.seam not in (None, *seams)][:1]
     }

@@ -19,6 +19,7 @@ from trio_runner.testing._conformance import (
     ConformanceReport,
     ConformanceRule,
     chosen_rules,
+    required,
     run_rules,
 )
 from trio_runner.testing._rules.journal_kit import JournalKit
@@ -163,10 +164,22 @@ JOURNAL_RULES: Final[Mapping[str, ConformanceRule[JournalKit]]] = MappingProxyTy
                     sessions.a_restart_gives_the_same_records,
                 ),
                 (
+                    "a_crash_keeps_what_is_durable",
+                    f"{_OPEN}, {_WAIT}; C3",
+                    "what a ticket called durable is stored, also when nothing is closed",
+                    sessions.a_crash_keeps_what_is_durable,
+                ),
+                (
                     "a_failure_fails_what_is_open",
                     f"{_TICKET}; C3",
                     "what is stored is a prefix of what was appended: a failure fails what is open",
                     faults.a_failure_fails_what_is_open,
+                ),
+                (
+                    "a_failure_is_told_before_what_follows_it",
+                    f"{_TICKET}; C3",
+                    "an outcome is told in the loop's own thread, between two steps of its tasks",
+                    faults.a_failure_is_told_before_what_follows_it,
                 ),
                 (
                     "what_failed_may_be_appended_anew",
@@ -219,7 +232,7 @@ def check_journal(
       make_journal: makes a journal with an empty store; may be async, or an async
         context manager.
       reopen: makes a journal on the store of the one it is given, as a new process
-        would; None: the same object is used again.
+        would, also when that one was not closed; None: the same object is used again.
       make_failing: makes a journal of which one of the first three commits fails,
         and later ones work again. None: the rules on failures are not checked.
       rules: names from `JOURNAL_RULES`; None: all.
@@ -232,13 +245,15 @@ def check_journal(
       leaves_within: seconds that a cancelled operation may take to leave.
 
     Raises:
-      ValueError: there is no such rule.
+      ValueError, TypeError: there is no such rule, or nothing that makes a journal.
       SweepError: the journal cannot be run on the mock clock: use ``real_time``.
     """
     chosen = chosen_rules(JOURNAL_RULES, rules)
     stage = make_stage(
         real_time=real_time, seeds=seeds, max_positions=max_positions, hang_after=hang_after
     )
-    kit = JournalKit(stage, make_journal, reopen, make_failing, leaves_within)
+    make = required(make_journal, "journal", ["open"])
+    failing = make_failing and required(make_failing, "journal", ["open"])
+    kit = JournalKit(stage, make, reopen, failing, leaves_within)
     name = getattr(make_journal, "__qualname__", repr(make_journal))
     return ConformanceReport("check_journal", name, run_rules(chosen, kit), stage.runs)

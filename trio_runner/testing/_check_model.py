@@ -20,6 +20,7 @@ from trio_runner.testing._conformance import (
     ConformanceReport,
     ConformanceRule,
     chosen_rules,
+    required,
     run_rules,
 )
 from trio_runner.testing._rules.model_rules import ModelKit
@@ -173,7 +174,7 @@ def check_model(
       leaves_within: seconds that a cancelled reply may take to leave.
 
     Raises:
-      ValueError: there is no such rule, or no request.
+      ValueError, TypeError: there is no such rule, no request, or nothing that makes a model.
       SweepError: the model cannot be run on the mock clock: use ``real_time``.
     """
     chosen = chosen_rules(MODEL_RULES, rules)
@@ -184,7 +185,9 @@ def check_model(
     stage = make_stage(
         real_time=real_time, seeds=seeds, max_positions=max_positions, hang_after=hang_after
     )
-    kit = ModelKit(stage, make_model, asked, make_failing, concurrent, leaves_within)
+    make = required(make_model, "model", ["reply"])
+    failing = make_failing and required(make_failing, "model", ["reply"])
+    kit = ModelKit(stage, make, asked, failing, concurrent, leaves_within)
     name = getattr(make_model, "__qualname__", repr(make_model))
     return ConformanceReport("check_model", name, run_rules(chosen, kit), stage.runs)
 

@@ -17,9 +17,10 @@ from trio_runner.testing._conformance import (
     ConformanceReport,
     ConformanceRule,
     chosen_rules,
+    required,
     run_rules,
 )
-from trio_runner.testing._rules.toolset_kit import ToolsetKit
+from trio_runner.testing._rules.toolset_kit import ToolsetKit, as_calls
 from trio_runner.testing._stages import make_stage
 
 #: What makes a toolset that was not entered: a function of nothing, or an async one.
@@ -155,7 +156,8 @@ def check_toolset(
     Args:
       make_toolset: makes a toolset that was not entered; may be async.
       calls: calls that work: the tool's name and its arguments. One that takes long
-        shows most. Without any the rules on calls are not checked.
+        shows most, and so do two with results that differ: an answer that comes to the
+        wrong call shows. Without any the rules on calls are not checked.
       rules: names from `TOOLSET_RULES`; None: all.
       real_time: for a toolset with real threads, sockets or processes: no mock
         clock, and the only fault is a cancel.
@@ -166,14 +168,15 @@ def check_toolset(
       leaves_within: seconds that leaving, or a cancelled operation, may take.
 
     Raises:
-      ValueError: there is no such rule.
+      ValueError, TypeError: there is no such rule, nothing that makes a toolset, or a call
+        names no tool of it or has arguments that the tool does not take.
       SweepError: the toolset cannot be run on the mock clock: use ``real_time``.
     """
     chosen = chosen_rules(TOOLSET_RULES, rules)
     stage = make_stage(
         real_time=real_time, seeds=seeds, max_positions=max_positions, hang_after=hang_after
     )
-    made = [(name, dict(arguments)) for name, arguments in calls]
-    kit = ToolsetKit(stage, make_toolset, tuple(made), leaves_within)
+    made = required(make_toolset, "toolset", ["list_tools", "__aenter__", "__aexit__"])
+    kit = ToolsetKit(stage, made, as_calls(calls), leaves_within)
     name = getattr(make_toolset, "__qualname__", repr(make_toolset))
     return ConformanceReport("check_toolset", name, run_rules(chosen, kit), stage.runs)

@@ -8,15 +8,18 @@ and ``_check_toolset.py``; how a check is run, in ``_stages.py``.
 from __future__ import annotations
 
 import collections
+import inspect
 import json
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Literal, TypeVar
 
 import attrs
 import trio
 
 from trio_runner.testing._faults import SweepError
+from trio_runner.testing._outcome import errors_in
+from trio_runner.testing._surroundings import quiet_log
 
 KitT = TypeVar("KitT")
 
@@ -36,6 +39,50 @@ class ConformanceFailed(AssertionError):
     def __init__(self, report: ConformanceReport) -> None:
         self.report: ConformanceReport = report
         super().__init__(report.render())
+
+
+class KitMisuse(Exception):
+    """What a kit was given is wrong, so that nothing can be said of the implementation.
+
+    `run_rules` makes a ValueError of it.
+    """
+
+
+def required(make: Callable[[], Any], kind: str, members: Iterable[str]) -> Callable[[], Any]:
+    """``make``, whose object is refused when it lacks a member of what it should be.
+
+    Raises:
+      TypeError: ``make`` cannot be called; an object was given, for instance.
+    """
+    if not callable(make):
+        raise TypeError(
+            f"found {make!r}; expected a function that makes a {kind}, new for each run: "
+            f"its class, or lambda: …"
+        )
+
+    def checked(made: Any) -> Any:
+        missing = [name for name in members if not hasattr(made, name)]
+        if missing:
+            raise KitMisuse(
+                f"{_name(make)} made {made!r}, which has no {', '.join(missing)}; expected a {kind}"
+            )
+        return made
+
+    async def later(made: Awaitable[Any]) -> Any:
+        return checked(await made)
+
+    def made() -> Any:
+        thing = make()
+        if inspect.isawaitable(thing):
+            return later(thing)
+        # What a context manager gives is known when it is entered.
+        return thing if hasattr(thing, "__aenter__") else checked(thing)
+
+    return made
+
+
+def _name(make: Callable[[], Any]) -> str:
+    return getattr(make, "__qualname__", repr(make))
 
 
 @attrs.frozen
@@ -88,7 +135,14 @@ class Findings:
         self.why_not = why
 
     def raised(self, error: BaseException, doing: str) -> None:
-        """Note an exception that should not have come."""
+        """Note an exception that should not have come.
+
+        Raises:
+          KitMisuse: it says that the kit was used wrongly.
+        """
+        for each in errors_in(error):
+            if isinstance(each, KitMisuse):
+                raise each
         self.violated(
             f"{_shown(error)} while {doing}",
             expected="no exception",
@@ -240,12 +294,16 @@ def run_rules(rules: Sequence[ConformanceRule[KitT]], kit: KitT) -> tuple[RuleRe
 
     Raises:
       SweepError: the implementation cannot be run on the mock clock.
+      ValueError: the kit was given something wrong.
     """
     reports: list[RuleReport] = []
     for rule in rules:
         findings = Findings(rule.name, rule.promised_by)
         try:
-            rule.check(kit, findings)
+            with quiet_log():
+                rule.check(kit, findings)
+        except KitMisuse as misuse:
+            raise ValueError(str(misuse)) from misuse.__cause__
         except SweepError as error:
             error.add_note(
                 f"while checking {rule.name}. An implementation with real threads, sockets or "

@@ -6,13 +6,17 @@ What may live here: frozen results and their rendering.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal
 
 import attrs
 
 from trio_runner.testing._report import Failure, SweepReport
 from trio_runner.testing.contract import CONTRACT
+
+#: What the suite can say of a promise: it held wherever it was tried; it did not; or it was
+#: not tried, or not everywhere, since the turn goes wrong without any fault.
+Verdict = Literal["holds", "BROKEN", "not shown"]
 
 
 @attrs.frozen
@@ -46,8 +50,10 @@ class PromiseReport:
       title: what the promise says, in a few words.
       broken_at: the number of positions.
       examples: the sentences that tell how, without repetitions, the first few.
-      first: the first position; None when it holds.
+      first: the first position; None when it is not broken.
       part: which part of the suite that is.
+      shown: whether it was checked at any position, and in no part of the suite the run
+        without a fault went wrong, so that there was nothing to sweep.
     """
 
     promise: str
@@ -56,6 +62,14 @@ class PromiseReport:
     examples: tuple[str, ...] = ()
     first: Failure | None = None
     part: PartReport | None = None
+    shown: bool = True
+
+    @property
+    def verdict(self) -> Verdict:
+        """What can be said of it."""
+        if self.broken_at:
+            return "BROKEN"
+        return "holds" if self.shown else "not shown"
 
 
 _SHOWN = 3
@@ -80,18 +94,23 @@ class ContractReport:
     Attributes:
       parts: the sweeps, one for each way to drive the turn and each journal.
       left_out: faults that could not be swept, with the reason.
+      checked: the promises that were checked; all of them, unless ``checks`` says otherwise.
     """
 
     parts: tuple[PartReport, ...]
     left_out: Mapping[str, str]
+    checked: tuple[str, ...] = tuple(CONTRACT)
 
     @property
     def ok(self) -> bool:
         """Whether there were positions, and every promise held at each of them.
 
-        A single part may have none: two faults that cannot both come, for instance.
+        A single part may have none: two faults that cannot both come, for instance. One
+        whose run without a fault goes wrong has none either, and is not ok.
         """
-        return self.positions > 0 and not any(part.report.failures for part in self.parts)
+        return self.positions > 0 and not any(
+            part.report.failures or part.report.broken_seeds for part in self.parts
+        )
 
     @property
     def positions(self) -> int:
@@ -119,9 +138,11 @@ class ContractReport:
             + f", {self.cpu_seconds:.1f} s CPU"
         ]
         for each in self.promises:
-            verdict = f"BROKEN at {each.broken_at} positions" if each.broken_at else "holds"
+            verdict = each.verdict
+            if each.broken_at:
+                verdict = f"{verdict} at {each.broken_at} positions"
             lines.append(f"{each.promise or 'other'}  {verdict:<24} {each.title}")
-        lines += [f"not swept: {name}: {reason}" for name, reason in self.left_out.items()]
+        lines += self.not_swept()
         for each in self.promises:
             if each.first is None or each.part is None:
                 continue
@@ -130,6 +151,25 @@ class ContractReport:
             lines += [f"  first at {each.first.where}", f"    make_case = {each.part.make_case}"]
             lines.append(f"    {each.first.replay}")
         return "\n".join(lines)
+
+    def not_swept(self) -> list[str]:
+        """What was not swept, in sentences: parts that go wrong without a fault, then faults."""
+        broken = [part for part in self.parts if part.report.broken_seeds]
+        lines: list[str] = []
+        if broken:
+            names = ", ".join(dict.fromkeys(_broken_without_a_fault(broken)))
+            what = "nothing was swept"
+            if self.positions:
+                what = f"not swept to the end: {len(broken)} of the {len(self.parts)} sweeps"
+            why = f"breaks {names}" if names else "did not end"
+            lines.append(f"{what}: the run without a fault {why}")
+        elif self.positions == 0:
+            lines.append("nothing was swept: no fault had a position")
+        by_reason: dict[str, list[str]] = {}
+        for name, why in self.left_out.items():
+            by_reason.setdefault(why, []).append(name)
+        said = [f"not swept: {', '.join(names)}: {why}" for why, names in by_reason.items()]
+        return [*lines, *said]
 
     def to_json(self) -> str:
         """The whole report as a JSON object."""
@@ -142,11 +182,13 @@ class ContractReport:
                     {
                         "promise": each.promise,
                         "title": each.title,
+                        "verdict": each.verdict,
                         "broken_at": each.broken_at,
                         "examples": each.examples,
                     }
                     for each in self.promises
                 ],
+                "not_swept": self.not_swept(),
                 "left_out": dict(self.left_out),
                 "parts": [_plain(part) for part in self.parts],
             },
@@ -184,7 +226,20 @@ def _promise(report: ContractReport, name: str, doc: str) -> PromiseReport:
                 if first is None:
                     first, where = failure, part
     title = doc.partition("\n")[0].removeprefix(f"{name}: ").removesuffix(".")
-    return PromiseReport(name, title, count, tuple(examples)[:_SHOWN], first, where)
+    shown = (
+        name in report.checked
+        and report.positions > 0
+        and not any(part.report.broken_seeds for part in report.parts)
+    )
+    return PromiseReport(name, title, count, tuple(examples)[:_SHOWN], first, where, shown)
+
+
+def _broken_without_a_fault(parts: Iterable[PartReport]) -> Iterator[str]:
+    """The promises that a run without a fault breaks, in the order in which they are found."""
+    for part in parts:
+        for failure in part.report.failures:
+            if not failure.landings:
+                yield from (_name_of(text) or "other" for text in failure.violations)
 
 
 def _name_of(violation: str) -> str:

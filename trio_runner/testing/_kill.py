@@ -17,7 +17,13 @@ from pathlib import Path
 import attrs
 
 from trio_runner.testing._kill_child import Job
-from trio_runner.testing._kill_helper import Helper, JournalTarget, WorkloadTarget, as_name
+from trio_runner.testing._kill_helper import (
+    Helper,
+    JournalTarget,
+    KillSweepError,
+    WorkloadTarget,
+    as_name,
+)
 from trio_runner.testing._kill_judge import Life, Stored, acknowledged_in, judge
 from trio_runner.testing._kill_report import (
     KILL_MODES,
@@ -69,8 +75,12 @@ def kill_sweep(
     must then have one thread.
 
     Raises:
-      KillSweepError: not on this platform, or the functions cannot be loaded.
+      KillSweepError: not on this platform, the functions cannot be loaded, or there was no
+        moment at which to kill.
+      ValueError, TypeError: there is no such mode, or the arguments leave nothing to kill.
     """
+    chosen = _chosen_modes(modes)
+    _require_kills(chosen, at_most, samples, pairs)
     began = time.monotonic()
     with Helper(journal, workload) as helper:
         sweep = _Sweep(helper, seed, timeout, _replay_words(journal, workload))
@@ -80,7 +90,7 @@ def kill_sweep(
         if not sweep.failures:
             helper.preload = next(clean.told("finished"))["modules"]
             largest, seconds = sweep.measure()
-            singles, skipped = _plan(clean, largest, seconds, modes, at_most, samples, seed)
+            singles, skipped = _plan(clean, largest, seconds, chosen, at_most, samples, seed)
             plans = [(point,) for point in singles]
             chooser = random.Random(f"{seed} pairs")  # noqa: S311  a sample
             early = [*_calls(clean), *_lines(clean)]
@@ -90,6 +100,11 @@ def kill_sweep(
                 skipped += len(plans) - done
                 break
             sweep.run(plan)
+        if not plans and not sweep.failures:
+            raise KillSweepError(
+                f"nothing was killed: the modes {list(chosen)} found no moment of death in the "
+                "run; is the journal's path written to before the session is closed?"
+            )
     return sweep.report(skipped, time.monotonic() - began)
 
 
@@ -106,18 +121,70 @@ def replay_kill(
       points: when each process in turn is killed; none: the run without a kill.
 
     Raises:
-      KillSweepError: as `kill_sweep`.
+      KillSweepError: as `kill_sweep`; or all is well, but a run ended before its point came.
       ValueError: a point is no moment of death.
     """
     began = time.monotonic()
     plan = tuple([KillPoint.parse(point) for point in points])
     with Helper(journal, workload) as helper:
         sweep = _Sweep(helper, seed, timeout, _replay_words(journal, workload))
-        sweep.run(plan)
-    return sweep.report(0, time.monotonic() - began)
+        first = sweep.run(plan)
+    report = sweep.report(0, time.monotonic() - began)
+    if report.missed and not report.failures:
+        raise KillSweepError(_missed_text(plan, report, first))
+    return report
+
+
+def _missed_text(plan: Sequence[KillPoint], report: KillReport, first: Life) -> str:
+    """Say that a point of a replay never came, and which there are."""
+    shown = ", ".join([repr(str(point)) for point in plan])
+    passed: dict[str, None] = {}
+    for line in first.told("finished"):
+        passed = {f"{name} … {when}".rstrip(" …"): None for name, when, _ in line["passed"]}
+    there = f" It passed {', '.join(passed)}." if passed else ""
+    return (
+        f"{report.missed} of the points {shown} never came: the run ended before. The code has "
+        "changed, or that is another workload's point. The modes are line, byte and moment; any "
+        f"other word is a call of the journal or a point of the workload.{there}"
+    )
 
 
 # --- what is killed, and when ---------------------------------------------------
+
+
+def _chosen_modes(modes: Sequence[KillMode]) -> tuple[KillMode, ...]:
+    """The modes of a sweep.
+
+    Raises:
+      TypeError: they are a single name.
+      ValueError: one of them does not exist, or there is none.
+    """
+    if isinstance(modes, str):
+        raise TypeError(f"modes is {modes!r}; expected several: [{modes!r}] for that one")
+    chosen = tuple(modes)
+    if not chosen or not set(chosen) <= set(KILL_MODES):
+        raise ValueError(f"modes is {list(chosen)!r}; expected some of {list(KILL_MODES)}")
+    return chosen
+
+
+def _require_kills(
+    modes: Sequence[KillMode], at_most: int | None, samples: int, pairs: int
+) -> None:
+    """Refuse numbers that leave nothing to kill.
+
+    Raises:
+      ValueError: they do, or one of them is negative.
+    """
+    for name, number in (("at_most", at_most), ("samples", samples), ("pairs", pairs)):
+        if number is not None and number < 0:
+            raise ValueError(f"{name} is {number!r}; expected 0 or more")
+    limits = {"call": at_most, "line": at_most, "byte": samples, "moment": samples}
+    if pairs == 0 and all(limits[mode] == 0 for mode in modes):
+        raise ValueError(
+            f"nothing would be killed: modes is {list(modes)!r}, at_most {at_most!r}, samples "
+            f"{samples!r}, pairs 0. at_most is for call and line, samples for byte and moment; "
+            "expected 1 or more for one of the modes"
+        )
 
 
 def _plan(
@@ -277,5 +344,13 @@ class _Sweep:
 
 
 def _replay_words(journal: JournalTarget, workload: WorkloadTarget) -> str:
-    names = [as_name(target) or getattr(target, "__name__", "…") for target in (journal, workload)]
-    return ", ".join([repr(name) for name in names])
+    """Both functions as they stand in a call: by their names, or as they are in a script."""
+    return ", ".join([_replay_word(target) for target in (journal, workload)])
+
+
+def _replay_word(target: JournalTarget | WorkloadTarget) -> str:
+    name = as_name(target)
+    if name is not None:
+        return repr(name)
+    variable = getattr(target, "__name__", "")
+    return variable if variable.isidentifier() else "…"

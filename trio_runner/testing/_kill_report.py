@@ -172,8 +172,8 @@ class KillReport:
 
     @property
     def ok(self) -> bool:
-        """Whether everything held."""
-        return not self.failures
+        """Whether everything held, and a process was killed if one was to be."""
+        return not self.failures and (self.kills > 0 or self.missed == 0)
 
     @property
     def violations(self) -> tuple[KillViolation, ...]:
@@ -200,6 +200,8 @@ class KillReport:
             lines.append(f"{self.skipped} positions left out")
         if self.ok:
             return "\n".join([*lines, "no violation"])
+        if not self.failures:
+            return "\n".join([*lines, "nothing was killed: each run ended before its moment came"])
         lines.append(f"{len(self.failures)} runs with violations:")
         lines += [failure.render() for failure in self.failures[:_SHOWN_FAILURES]]
         if len(self.failures) > _SHOWN_FAILURES:

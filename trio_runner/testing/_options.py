@@ -31,6 +31,19 @@ def as_case(made: object) -> Case:
     )
 
 
+def require_function(make_case: object) -> None:
+    """Refuse a case in the place of what makes it.
+
+    Raises:
+      TypeError: it cannot be called.
+    """
+    if not callable(make_case):
+        raise TypeError(
+            f"make_case is {make_case!r}; expected a function that makes a Case, called for every "
+            "position: def make_case(): return Case(run=…)"
+        )
+
+
 def as_faults(faults: Iterable[str | Fault]) -> list[Fault]:
     """The faults of an option.
 

@@ -23,6 +23,21 @@ _QUOTED_LINES = 12
 _WITHOUT_DEADLINE = frozenset({"cancel", "crash", "sigint", "sigint_child"})
 
 
+def as_types(
+    given: type[BaseException] | Iterable[type[BaseException]],
+) -> tuple[type[BaseException], ...]:
+    """Types of errors, from one or several.
+
+    Raises:
+      TypeError: it is something else.
+    """
+    types = (given,) if isinstance(given, type) else tuple(given)
+    for each in types:
+        if not (isinstance(each, type) and issubclass(each, BaseException)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"may_raise has {each!r}; expected types of errors, such as OSError")
+    return types
+
+
 @attrs.frozen
 class Case:
     """What is swept: an operation, made anew for every position, and what must hold after it.
@@ -48,8 +63,8 @@ class Case:
         reaches it, and none of its steps and calls is a position. Not awaited when
         ``run`` had to be thrown out or trio's loop broke. What it raises is a
         violation, and so is a hang; tasks that it leaves running are not.
-      may_raise: types of errors that may leave ``run`` by themselves, also in the run
-        without a fault; a sweep refuses a case whose run without a fault raises
+      may_raise: a type of errors that may leave ``run`` by themselves, or several, also in
+        the run without a fault; a sweep refuses a case whose run without a fault raises
         anything else. What the faults put in is allowed anyway.
     """
 
@@ -61,7 +76,7 @@ class Case:
     seams: Mapping[str, Seam] = MappingProxyType({})
     judge: bool = True
     afterwards: Callable[[], Awaitable[object]] | None = None
-    may_raise: tuple[type[BaseException], ...] = ()
+    may_raise: tuple[type[BaseException], ...] = attrs.field(default=(), converter=as_types)
 
 
 @attrs.frozen

@@ -15,15 +15,17 @@ import trio
 
 _TRIO_FOLDER: Final = trio.__file__.removesuffix("__init__.py")
 _OWN_FOLDER: Final = __file__.removesuffix("_places.py")
+#: Frames that say nothing of the user's code: trio's, and a call that is made to hang.
+_INSIDE: Final = (_TRIO_FOLDER, f"{_OWN_FOLDER}_seams.py")
 
 
 def place_of(task: trio.lowlevel.Task) -> str:
-    """Say where a suspended task stands: its innermost frame outside trio."""
+    """Say where a suspended task stands: its innermost frame outside trio and seams."""
     place = "?"
     try:
         for frame, line in task.iter_await_frames():
             code = frame.f_code
-            if place == "?" or not code.co_filename.startswith(_TRIO_FOLDER):
+            if place == "?" or not code.co_filename.startswith(_INSIDE):
                 place = f"{code.co_filename}:{line} in {code.co_qualname}"
     except TypeError:  # it awaits an object that trio cannot look into
         pass

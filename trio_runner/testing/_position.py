@@ -34,10 +34,12 @@ from trio_runner.testing._determinism import deterministic
 from trio_runner.testing._ends import Interrupts, caught, patience
 from trio_runner.testing._faults import SiblingCrash, SweepError
 from trio_runner.testing._outcome import Case, Outcome, errors_in, holds
+from trio_runner.testing._places import place_of
 from trio_runner.testing._probe import LineTracer, Options, Planned, Probe
 from trio_runner.testing._surroundings import Surroundings
 
 _LOOKS_BEFORE_STUCK = 20_000
+_SHOWN_PLACES = 3
 #: How trio names a task in which it closes an async generator; it has warned of that.
 _CLOSING = "close asyncgen"
 
@@ -60,6 +62,8 @@ class _Harness:
         self.afterwards_raised: BaseException | None = None
         self.afterwards_hung = False
         self._case = case
+        #: The one that runs the operation, or what is awaited after it.
+        self._task: trio.lowlevel.Task | None = None
         #: The tasks that were there before the run.
         self._there: set[trio.lowlevel.Task] = set()
         self._probe = probe
@@ -85,6 +89,7 @@ class _Harness:
                 # A KeyboardInterrupt that is still on its way is not for what comes now.
                 way_out = await caught(trio.lowlevel.checkpoint) or way_out
                 self.kept_interrupt = holds(way_out, (KeyboardInterrupt,))
+                self._task = trio.lowlevel.current_task()
                 self._probe.afterwards = True
                 self.afterwards_raised = await caught(self._case.afterwards)
                 self._probe.afterwards = False
@@ -114,7 +119,8 @@ class _Harness:
     async def _run(self, nursery: trio.Nursery) -> None:
         probe = self._probe
         self._there = _all_tasks()
-        probe.begin(trio.lowlevel.current_task())
+        self._task = trio.lowlevel.current_task()
+        probe.begin(self._task)
         try:
             # Step 0. It takes neither a cancel nor an interrupt: the run always begins.
             await trio.lowlevel.cancel_shielded_checkpoint()
@@ -159,9 +165,16 @@ class _Harness:
     def _too_many_steps(self) -> None:
         self._throw_out(f"more than max_steps={self._options.max_steps} steps")
 
+    def _places(self) -> str:
+        """Where the operation and its tasks stand, the first few."""
+        tasks = [task for task in (self._task, *self._probe.alive) if task is not None]
+        places = list(dict.fromkeys(map(place_of, tasks)))
+        more = f", and {len(places) - _SHOWN_PLACES} more" * (len(places) > _SHOWN_PLACES)
+        return ", ".join(places[:_SHOWN_PLACES]) + more
+
     def _throw_out(self, limit: str) -> None:
         """End what does not end by itself, so that the sweep can go on."""
-        self.limit = f"it took {limit}"
+        self.limit = f"it took {limit}; it stood at {self._places()}"
         self.hung = self._probe.active
         self.afterwards_hung = self._probe.afterwards
         # What comes now is the engine's doing, and no position.

@@ -3,12 +3,15 @@
 What may live here: what is known of a swept test's function-scoped fixtures,
 which of them are refused, and how they are made anew. pytest has no public call
 for that last part; what is used of it (`FixtureDef.finish`, `FixtureDef.execute`)
-stands in its reference, and is called here only.
+stands in its reference, and is called here only. `FixtureDef.func` is not in it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import inspect
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -27,19 +30,33 @@ class Fixtures:
         #: fixture uses comes before it.
         self._made: list[tuple[Any, Any]] = []
 
-    def check_is_sync(self, fixturedef: pytest.FixtureDef[Any]) -> None:
-        """Fail the test when a fixture is async: it would need the loop of one position."""
-        if inspect.iscoroutinefunction(fixturedef.func) or inspect.isasyncgenfunction(
-            fixturedef.func
-        ):
-            _refuse(fixturedef.argname, "is async")
+    @contextlib.contextmanager
+    def refused_if_async(self, fixturedef: pytest.FixtureDef[Any]) -> Generator[None]:
+        """Let the setup of a fixture fail that would need the loop of one position.
+
+        The failure comes from the fixture's own function, so that pytest notes it as that of
+        a fixture that was begun. Raised anywhere else it would leave the fixture half set
+        up, for all later tests that use it.
+        """
+        whole: Any = fixturedef
+        function = whole.func
+        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+            why = "is async"
+        elif getattr(function, "_force_trio_fixture", False):  # so pytest-trio marks its nursery
+            why = "belongs to pytest-trio's own run of the test"
+        else:
+            yield
+            return
+        whole.func = functools.partial(_refuse, fixturedef.argname, why)
+        try:
+            yield
+        finally:
+            whole.func = function
 
     def note(
         self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest, value: object
     ) -> None:
         """Remember a fixture that has been set up, or fail the test when it cannot be swept."""
-        if type(value).__module__ == "pytest_trio.plugin":
-            _refuse(fixturedef.argname, "belongs to pytest-trio's own run of the test")
         if isinstance(value, trio.abc.Clock):
             pytest.fail(
                 f"cancel_sweep: the fixture {fixturedef.argname!r} is a clock, and each position "
@@ -67,7 +84,8 @@ def _expect_results(request: pytest.FixtureRequest) -> None:
         request.node.stash.setdefault(key, {})
 
 
-def _refuse(name: str, why: str) -> None:
+def _refuse(name: str, why: str, /, **_: object) -> None:
+    """Stands for the function of a fixture; it takes whatever that takes."""
     pytest.fail(
         f"cancel_sweep: the fixture {name!r} {why}, and each position of a sweep is a trio run of "
         "its own. Make what it gives inside the test (`async with make_it() as it:`), or let the "

@@ -21,6 +21,7 @@ from trio_runner.testing._faults import Fault, SweepError
 from trio_runner.testing._outcome import (
     Case,
     Outcome,
+    as_types,
     errors_in,
     quoted,
     sentences,
@@ -98,7 +99,8 @@ class SweptTest:
         self._options = command.over(marked_options(self._item))
         try:
             self._faults = faults_of(self._options)
-        except ValueError as error:
+            as_types(self._options.get("may_raise", ()))
+        except (ValueError, TypeError) as error:
             pytest.fail(f"cancel_sweep: {error}", pytrace=False)
         error: BaseException | None = None
         try:
@@ -198,7 +200,7 @@ class SweptTest:
 
     @property
     def _may_raise(self) -> tuple[type[BaseException], ...]:
-        return tuple(self._options.get("may_raise", ()))
+        return as_types(self._options.get("may_raise", ()))
 
     def _check(self, position: Position, outcome: Outcome) -> Iterator[str]:
         """What the test's own checks say of a run; keeps its errors, for pytest to show.

@@ -13,6 +13,8 @@ import attrs
 from trio_runner.testing._faults import Landing
 
 _SHOWN_FAILURES = 10
+#: How trio names the tasks that the engine starts.
+_OURS = "trio_runner.testing._position."
 
 
 class SweepFailed(AssertionError):
@@ -61,7 +63,14 @@ def _where(landing: Landing) -> str:
     text = f"{landing.fault} {relation} {landing.unit} {landing.position}"
     if not landing.landed:
         return f"{text} (missed)"
-    return f"{text} (task {landing.task!r} at {landing.place})"
+    if landing.unit == "step" and landing.position == 0:
+        return f"{text} (before it has begun)"
+    return f"{text} ({task_text(landing.task)} at {landing.place})"
+
+
+def task_text(name: str) -> str:
+    """A task by its name; the one that the operation runs in has a name of the engine's."""
+    return "the main task" if name.startswith(_OURS) else f"task {name!r}"
 
 
 def _as_plain(landing: Landing) -> dict[str, object]:
@@ -82,6 +91,8 @@ class SweepReport:
       failures: where something was violated.
       cpu_seconds: CPU time of the whole sweep, all threads.
       unswept: what was not swept although it was asked for, with the reason, in sentences.
+      broken_seeds: those whose run without a fault had a violation, or did not end, so that
+        nothing was swept with them.
     """
 
     positions: int
@@ -93,11 +104,12 @@ class SweepReport:
     failures: tuple[Failure, ...]
     cpu_seconds: float
     unswept: tuple[str, ...] = ()
+    broken_seeds: tuple[int, ...] = ()
 
     @property
     def ok(self) -> bool:
-        """Whether there were positions, and nothing was violated at any of them."""
-        return self.positions > 0 and not self.failures
+        """Whether there were positions with each seed, and nothing was violated at any of them."""
+        return self.positions > 0 and not self.failures and not self.broken_seeds
 
     @property
     def violations(self) -> tuple[str, ...]:
@@ -157,6 +169,7 @@ class SweepReport:
                 ],
                 "cpu_seconds": self.cpu_seconds,
                 "unswept": self.unswept,
+                "broken_seeds": self.broken_seeds,
             },
             indent=2,
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import logging
 import os
 import pathlib
 import sys
@@ -115,12 +116,28 @@ def surroundings(*, needs_signal: bool) -> Generator[Surroundings]:
       SweepError: another sweep is running in this process, or SIGINT cannot be had.
     """
     with contextlib.ExitStack() as stack:
+        stack.enter_context(quiet_log())
         if needs_signal:
             stack.enter_context(default_sigint_handler())
         around = Surroundings(stack.enter_context(threads_inline()))
         stack.enter_context(_heard(around.trouble))
         stack.enter_context(_collected_by_hand())
         yield around
+
+
+@contextlib.contextmanager
+def quiet_log() -> Generator[None]:
+    """Keep what the library logs away from stderr, where it goes when nobody has set up logging.
+
+    Planned faults make it log at thousands of positions. Handlers that somebody has set up get
+    all of it.
+    """
+    log, handler = logging.getLogger("trio_runner"), logging.NullHandler()
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
 
 
 @contextlib.contextmanager

@@ -27,11 +27,12 @@ from trio_runner.testing._options import (
     as_pairs,
     at_least_one,
     listed,
+    require_function,
     spread,
 )
 from trio_runner.testing._outcome import Case, Outcome, describe, errors_in, quoted
 from trio_runner.testing._probe import LineTracer, Options, Planned
-from trio_runner.testing._report import Failure, SweepReport
+from trio_runner.testing._report import Failure, SweepReport, task_text
 from trio_runner.testing._surroundings import Surroundings, surroundings
 
 DEFAULT_FAULTS = ("cancel", "deadline", "crash", "sigint")
@@ -106,6 +107,7 @@ def sweep(
         something; it then shows nothing.
       ValueError, TypeError: an argument makes no sense.
     """
+    require_function(make_case)
     chosen, chosen_pairs = as_faults(faults), as_pairs(pairs)
     seed_list = listed("seeds", seeds)
     pair_seed_list = seed_list if pair_seeds is None else listed("pair_seeds", pair_seeds)
@@ -164,19 +166,37 @@ def replay(
 
     Each fault has the step it comes before, or the number of the call that
     fails, from 0. The outcome's ``violations`` hold those of the engine and of
-    the case's check.
+    the case's check, and a fault that never came, since the run ended before.
     """
-    planned = [Planned.of(as_fault(fault), position) for fault, position in plan]
     options = Options(
         restrict_ki=restrict_ki,
         strict_groups=strict_groups,
         hang_after=hang_after,
         max_steps=max_steps,
-        in_child=any(entry.fault.in_child for entry in planned),
     )
+    outcome = run_once(make_case, plan, seed, options)
+    never = [
+        f"{landing.fault} never came: the run ended before {landing.unit} {landing.position}; the "
+        "code has changed, or that is another case's position"
+        for landing in outcome.landings
+        if not landing.landed
+    ]
+    return attrs.evolve(outcome, violations=(*outcome.violations, *never))
+
+
+def run_once(
+    make_case: Callable[[], Case],
+    plan: Sequence[tuple[str | Fault, int]],
+    seed: int,
+    options: Options,
+) -> Outcome:
+    """Run one position, whether all its faults come or not."""
+    require_function(make_case)
+    planned = [Planned.of(as_fault(fault), position) for fault, position in plan]
+    in_child = any(entry.fault.in_child for entry in planned)
     needs_signal = any(entry.fault.needs_signal for entry in planned)
     with surroundings(needs_signal=needs_signal) as around:
-        return judge(make_case, planned, seed, options, around)
+        return judge(make_case, planned, seed, attrs.evolve(options, in_child=in_child), around)
 
 
 class Runner:
@@ -211,6 +231,8 @@ class Runner:
         self._announced: dict[str, Fault] = {}
         #: Those of the runs without a fault, by seed and by whether it was in a child.
         self._clean_end_states: dict[tuple[int, bool], Hashable] = {}
+        #: Seeds whose run without a fault shows that there is nothing to sweep.
+        self._broken_seeds: dict[int, None] = {}
         #: Runs that took very long to be thrown out.
         self._stuck = 0
         self._began = time.process_time()
@@ -303,6 +325,7 @@ class Runner:
             self._clean_end_states[seed, in_child] = self._end_state
             return clean
         self.unswept[f"seed {seed}: its run without a fault has a violation already"] = None
+        self._broken_seeds[seed] = None
         return None
 
     def check_again(self, seed: int, clean: Outcome) -> None:
@@ -346,6 +369,7 @@ class Runner:
             failures=tuple(self._failures),
             cpu_seconds=time.process_time() - self._began,
             unswept=(*self.unswept, *self._never_called()),
+            broken_seeds=tuple(self._broken_seeds),
         )
 
     def _never_called(self) -> Iterable[str]:
@@ -425,8 +449,26 @@ def _compare(base: Outcome, outcome: Outcome, plan: Sequence[Planned]) -> None:
         return
     raise SweepError(
         f"the case is not deterministic: with seed {outcome.seed} it did not repeat its steps up "
-        f"to {plan[-1].unit} {plan[-1].position}. {_MADE_ANEW}"
+        f"to {plan[-1].unit} {plan[-1].position}: {_first_difference(base, outcome)}. {_MADE_ANEW}"
     )
+
+
+def _first_difference(base: Outcome, outcome: Outcome) -> str:
+    """Where a run went another way than the one before, by its tasks."""
+    for step, (before, now) in enumerate(zip(base.trace, outcome.trace, strict=False)):
+        if before != now:
+            return f"step {step} was {_step_of(base, before)}, and now is {_step_of(outcome, now)}"
+    ended = min(len(base.trace), len(outcome.trace))
+    if len(base.trace) == len(outcome.trace):
+        return "the same steps came, and other calls or lines"
+    last = outcome if len(base.trace) < len(outcome.trace) else base
+    return f"one of the runs ended before step {ended}, {_step_of(last, last.trace[ended])}"
+
+
+def _step_of(outcome: Outcome, number: int) -> str:
+    if number < 0:
+        return "a wait of all tasks"
+    return f"one of {task_text(outcome.task_names[number])}"
 
 
 def _check_clean(case: Case, outcome: Outcome) -> None:

@@ -153,6 +153,8 @@ class TurnCases(abstract.ABC):
         finally:
             self.witness.all_left()
         self.ledger.gave_up = scope.cancelled_caught
+        # Ctrl-C may have come when the patience was at its end.
+        await trio.lowlevel.checkpoint_if_cancelled()
         return None
 
     async def _drive(self) -> object:

@@ -142,8 +142,8 @@ def pytest_fixture_setup(
     swept = request.node.stash.get(_SWEPT, None) if request.scope == "function" else None
     if swept is None:
         return (yield)
-    swept.fixtures.check_is_sync(fixturedef)
-    value = yield
+    with swept.fixtures.refused_if_async(fixturedef):
+        value = yield
     swept.fixtures.note(fixturedef, request, value)
     return value
 

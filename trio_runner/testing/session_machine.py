@@ -25,8 +25,10 @@ import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 import trio_runner as tr
-from trio_runner.testing import Fault, Injection, Outcome, replay
+from trio_runner.testing import Fault, Injection, Outcome
+from trio_runner.testing._probe import Options
 from trio_runner.testing._session_play import SessionPlay
+from trio_runner.testing._sweep import run_once
 from trio_runner.testing.strategies import (
     JournalBehaviour,
     SessionStep,
@@ -109,7 +111,7 @@ class SessionMachine(RuleBasedStateMachine):
             play.new_agent()
         power_cut = Fault(_POWER_CUT, self._cut_the_power)
         plan = [(power_cut if name == _POWER_CUT else name, step) for name, step in faults]
-        outcome = replay(lambda: play.visit(steps), *plan, seed=seed)
+        outcome = run_once(lambda: play.visit(steps), plan, seed, Options())
         self._raise_for(outcome)
         if play.ledger.dead:
             play.new_agent()

@@ -87,7 +87,8 @@ def check_same(found: Findings, expected: Sequence[Any], records: Sequence[Any],
         found.violated(
             f"{when}: {problem}",
             expected="the records as they were appended, in value, type and order",
-            remedy="encode without loss; a number may have more than 64 bits",
+            remedy="store each record, in the order of the appends, and encode it without loss; "
+            "a number may have more than 64 bits",
         )
 
 

@@ -289,3 +289,37 @@ def a_restart_gives_the_same_records(kit: JournalKit, found: Findings) -> None:
             journal = await kit.restarted(journal)
 
     kit.use(found, "making the journal anew", body)
+
+
+def a_crash_keeps_what_is_durable(kit: JournalKit, found: Findings) -> None:
+    """A journal made anew beside one that nobody closed, as after a crash."""
+    if kit.reopen is None:
+        found.not_applicable("give reopen, which makes a journal anew on the store of another")
+        return
+
+    async def body(journal: Any) -> None:
+        session = await journal.open(SESSION)
+        for number in range(2):
+            await session.append(simple_records(2, start=2 * number)).wait()
+        try:
+            stored = await kit.stored(journal)
+        except errors.JournalError as error:
+            # It keeps a second writer out, as it should while the first one lives.
+            found.not_applicable(
+                f"the session cannot be opened while the first opening is there ({error}), so "
+                "nothing is shown of a crash; let reopen take that for dead, or use kill_sweep"
+            )
+        else:
+            problem = difference(tuple(simple_records(4)), tuple(stored), "records")
+            if problem is not None:
+                found.violated(
+                    f"opened anew without an aclose before: {problem}",
+                    expected="what a ticket called done without an error, as after a crash",
+                    remedy="write it to the store before the ticket is done, and not in aclose",
+                )
+        try:
+            await session.aclose()
+        except errors.JournalError:
+            pass  # the other opening has taken its place
+
+    kit.use(found, "making the journal anew as after a crash", body)

@@ -69,29 +69,79 @@ def a_cancelled_call_leaves(kit: ToolsetKit, found: Findings) -> None:
 
 
 def it_works_after_a_cancelled_call(kit: ToolsetKit, found: Findings) -> None:
-    """All calls work after one of them was cancelled at any step."""
+    """All calls give what they gave before, after one of them was cancelled at any step."""
     if not _has_calls(kit, found):
         return
+    usual = _usual_results(kit, found)
     for call in kit.calls:
+        #: What the calls of the newest run gave, by their number.
+        after: dict[int, v.ToolResult] = {}
 
-        async def body(toolset: Any, span: Span, call: Call = call) -> None:
+        async def body(
+            toolset: Any, span: Span, call: Call = call, after: dict[int, v.ToolResult] = after
+        ) -> None:
+            after.clear()
+
             async def look() -> None:
-                for each in kit.calls:
-                    result = await make_call(toolset, each)
-                    if result.is_error:
-                        found.violated(
-                            f"after a cancelled call, {_name_of(each)} gave {shown(result.text)}",
-                            expected="the other calls, and the next ones, to work as before",
-                            remedy="let a cancelled call leave the connection as it found it",
-                        )
+                for number, each in enumerate(kit.calls):
+                    after[number] = await make_call(toolset, each)
 
             async with toolset:
                 await then_look(lambda: span.over(lambda: make_call(toolset, call)), look, found)
 
-        def check(ending: Ending, _: Span) -> None:
+        def check(
+            ending: Ending,
+            _: Span,
+            cancelled: Call = call,
+            after: dict[int, v.ToolResult] = after,
+        ) -> None:
             check_run(ending, found, "calling after a cancelled call")
+            for number, result in after.items():
+                if ending.fault_time is None:
+                    usual[number].append(result)
+                else:
+                    _check_as_before(found, cancelled, kit.calls[number], usual[number], result)
 
         kit.sweep(body, check)
+
+
+def _usual_results(kit: ToolsetKit, found: Findings) -> list[list[v.ToolResult]]:
+    """What each call gives when nothing is cancelled, twice in each run."""
+    usual: list[list[v.ToolResult]] = [[] for _ in kit.calls]
+
+    async def body(toolset: Any) -> None:
+        for _ in range(2):
+            for number, call in enumerate(kit.calls):
+                usual[number].append(await make_call(toolset, call))
+
+    kit.inside(found, "making the calls one by one", body)
+    return usual
+
+
+def _check_as_before(
+    found: Findings, cancelled: Call, call: Call, usual: list[v.ToolResult], result: v.ToolResult
+) -> None:
+    after = f"after a cancelled call of {cancelled[0]!r}, {_name_of(call)}"
+    if result.is_error and not any(each.is_error for each in usual):
+        found.violated(
+            f"{after} gave {shown(result.text)}",
+            expected="the other calls, and the next ones, to work as before",
+            remedy="let a cancelled call leave the connection as it found it",
+        )
+        return
+    if not usual:  # the calls do not work at all, which is told
+        return
+    # Of a call whose result changes by itself, such as the time, less can be said.
+    changes = any(difference(usual[0], each) is not None for each in usual)
+    look = _outline if changes else _whole
+    problem = difference(look(usual[0]), look(result), "result")
+    if problem is not None and all(look(each) != look(result) for each in usual):
+        found.violated(
+            f"{after} gave another result than before: {problem}",
+            expected="the result that it gives when nothing was cancelled",
+            remedy="match answers to calls by an id, and drop the answer to a cancelled call; "
+            "or make the connection anew",
+        )
 
 
 def calls_do_not_mix(kit: ToolsetKit, found: Findings) -> None:
@@ -126,6 +176,10 @@ def calls_do_not_mix(kit: ToolsetKit, found: Findings) -> None:
                 )
 
     kit.inside(found, "making the calls side by side", body)
+
+
+def _whole(result: v.ToolResult) -> object:
+    return result
 
 
 def _outline(result: v.ToolResult) -> object:

@@ -6,15 +6,16 @@ Toolsets are ``Any`` in the rules: what they promise is just what is in doubt.
 from __future__ import annotations
 
 import copy
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final, cast
 
 import attrs
 import trio
 
+import trio_runner._core.errors as errors
 import trio_runner._core.values as v
 from trio_runner._core.convert import result_from_value
-from trio_runner.testing._conformance import Findings
+from trio_runner.testing._conformance import Findings, KitMisuse
 from trio_runner.testing._stages import Stage
 from trio_runner.testing._trials import Ending, Span, Trial, check_run, with_made
 
@@ -72,6 +73,25 @@ class ToolsetKit:
         self.stage.sweep(make_trial, faults)
 
 
+def as_calls(calls: Iterable[tuple[str, Mapping[str, Any]]]) -> tuple[Call, ...]:
+    """The calls of an option.
+
+    Raises:
+      TypeError: they are no pairs of a name and arguments.
+    """
+    given: Any = calls
+    if isinstance(given, (Mapping, str)):
+        raise TypeError(f"calls is {given!r}; expected [(name, arguments), …]")
+    made: list[Call] = []
+    for each in given:
+        match each:
+            case (str() as name, arguments) if isinstance(arguments, Mapping):
+                made.append((name, dict(cast("Mapping[str, Any]", arguments))))
+            case _:
+                raise TypeError(f"calls has {each!r}; expected a pair such as ('add', {{'a': 1}})")
+    return tuple(made)
+
+
 class Context:
     """A `trio_runner.abc.ToolContext` that keeps nothing."""
 
@@ -105,7 +125,10 @@ async def make_call(toolset: Any, call: Call) -> v.ToolResult:
     name, given = call
     tools = {tool.name: tool for tool in await toolset.list_tools()}
     if name not in tools:
-        raise LookupError(f"calls names the tool {name!r}; the toolset has {sorted(tools)!r}")
+        raise KitMisuse(f"calls names the tool {name!r}; the toolset has {sorted(tools)!r}")
     arguments = copy.deepcopy(given)
-    value = await tools[name].call(arguments, Context(name, dict(arguments)))
+    try:
+        value = await tools[name].call(arguments, Context(name, dict(arguments)))
+    except errors.InvalidArgumentsError as error:
+        raise KitMisuse(f"calls has {name!r} with {given!r}, which it refuses: {error}") from error
     return result_from_value(value, call_id=CALL_ID, name=name, duration=None)
