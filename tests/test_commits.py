@@ -45,6 +45,7 @@ class Store:
     appends: list[list[str]] = attrs.field(factory=list[list[str]])
     tickets: list[Ticket] = attrs.field(factory=list[Ticket])
     refuses: Exception | None = None
+    fails_at_once: bool = False
     records: Sequence[r.Record] = ()
 
     def append(self, records: Sequence[r.Record]) -> Ticket:
@@ -52,6 +53,8 @@ class Store:
             raise self.refuses
         self.appends.append([record.agent for record in records if type(record) is r.SessionOpened])
         self.tickets.append(Ticket())
+        if self.fails_at_once:
+            self.tickets[-1].settle(OSError("disk full"))
         return self.tickets[-1]
 
     async def aclose(self) -> None:
@@ -185,6 +188,23 @@ async def test_what_is_added_while_a_failure_is_coming_in_goes_behind_what_fails
     kept.store.tickets[3].settle()
     assert not kept.commits.settled
     assert kept.store.appends[3:] == [["a"], ["b", "c", "d", "e"]]
+
+
+async def test_nothing_overtakes_what_is_sent_again_and_fails_at_once() -> None:
+    kept = Kept()
+    kept.add("a")
+    kept.store.refuses = OSError("no space")
+    kept.add("b")
+    kept.store.refuses = None
+    kept.store.tickets[0].settle()
+    kept.store.fails_at_once = True
+    kept.add("c")
+    assert kept.store.appends[1:] == [["b"], ["b"]]  # the second is the try that "c" brings
+    kept.store.fails_at_once = False
+    kept.add("d")
+    kept.store.tickets[-1].settle()
+    assert not kept.commits.settled
+    assert kept.store.appends[3:] == [["b"], ["c", "d"]]
 
 
 @pytest.mark.parametrize("refuses", [False, True])

@@ -183,7 +183,7 @@ MUTANTS = [
         "an_unprotected_journal_call",
         "_shell/commits.py",
         (
-            put("ticket = session.append(batch)", "ticket = _append(session, batch)"),
+            put("session.append(batch.records)", "_append(session, batch.records)"),
             put(
                 """
 class Commits:
@@ -315,6 +315,14 @@ class Commits:
         "_shell/belongings.py",
         (put("commits.give_up(self._grace)", "pass"),),
         "C7: an error was lost",
+        {"drive": "generate", "watched": True},
+        {"faults": [], "pairs": [["journal_error", "commit_error"]], "seeds": [0]},
+    ),
+    Mutant(
+        "what_comes_later_overtakes_what_failed_twice",
+        "_shell/commits.py",
+        (cut("            self._look()  # it may have failed already, and nothing may overtake it"),),
+        "C2: the session does not open",
         {"drive": "generate", "watched": True},
         {"faults": [], "pairs": [["journal_error", "commit_error"]], "seeds": [0]},
     ),

@@ -96,8 +96,10 @@ def plain_str(text: str) -> str:
 def shown(value: object) -> str:
     """Name a value in a few words, for a reader who cannot have it."""
     kind = type_name(value)
-    if isinstance(value, BaseException):
-        return f"exception object {shorten(describe_error(value), _MAX_SHOWN)}"
+    # By its real type: asking a value for its class may run the user's code.
+    if issubclass(type(value), BaseException):
+        error = cast("BaseException", value)
+        return f"exception object {shorten(describe_error(error), _MAX_SHOWN)}"
     if type(value).__repr__ is object.__repr__:
         return f"object of type {kind}"
     try:

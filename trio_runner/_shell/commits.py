@@ -273,7 +273,14 @@ class Commits:
         return bool(self._open) and (upto is None or self._open[0].number <= upto.number)
 
     def _collect(self) -> None:
-        """Look at the outcome of what is done, in order, and send what can be stored again."""
+        """Look at the outcome of what is done, and send what can be stored again."""
+        self._look()
+        while self._missed and not self._open and not self._failing:
+            self._append_missed()
+            self._look()  # it may have failed already, and nothing may overtake it
+
+    def _look(self) -> None:
+        """Look at the outcome of what is done, in order."""
         while self._open and self._open[0].ticket.done:
             commit = self._open.popleft()
             if commit is self._stalled:
@@ -292,8 +299,6 @@ class Commits:
                     ),
                     error,
                 )
-        if not self._open and not self._failing:
-            self._append_missed()
 
     def _failed(self, failure: JournalError, cause: BaseException | None) -> None:
         failure.__cause__ = cause
