@@ -321,7 +321,7 @@ class Commits:
     Mutant(
         "what_comes_later_overtakes_what_failed_twice",
         "_shell/commits.py",
-        (cut("            self._look()  # it may have failed already, and nothing may overtake it"),),
+        (put("self._look()  # it may have failed already, and nothing may overtake it", "pass"),),
         "C2: the session does not open",
         {"drive": "generate", "watched": True},
         {"faults": [], "pairs": [["journal_error", "commit_error"]], "seeds": [0]},
