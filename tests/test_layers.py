@@ -76,13 +76,26 @@ DYNAMIC_IMPORTS: Mapping[str, str] = {
     "trio_runner._cli": "names the missing extra instead of a traceback",
     "trio_runner._cli.check_target": "loads the factory that the user names",
     "trio_runner.testing._kill_child": "loads what is to be killed, by its name",
+    "trio_runner_adapters.asyncio_bridge._host": "loads uvloop where it is installed and wanted",
 }
 # Tests that need an extra have one of these names, so that `.ci/run` can leave them out.
 NEEDS_AN_EXTRA = ("test_mcp_", "test_demo_", "test_cli_", "test_others_")
 EXTRAS = frozenset(
     {"mcp", "mcp_types", "click", "rich", "platformdirs", "trio_runner_adapters"}
-    | {"anyio", "h2", "httpcore", "httpcore2", "tricycle", "trio_websocket", "websockets"}
+    | {
+        "anyio",
+        "fastapi",
+        "fastmcp",
+        "h2",
+        "httpcore",
+        "httpcore2",
+        "tricycle",
+        "trio_websocket",
+        "websockets",
+    }
 )
+# Adapters that need no extra.
+NEED_NONE = ("trio_runner_adapters.asyncio_bridge", "trio_runner_adapters.asyncio_host")
 # What the pure core would use to look at the world outside.
 IMPURE = frozenset(
     "asyncio concurrent getpass glob http io logging multiprocessing os platform queue random "
@@ -346,6 +359,7 @@ def misnamed_tests(sources: Iterable[Source]) -> list[str]:
         and not file.startswith(NEEDS_AN_EXTRA)
         for node, name in imported(source)
         if name.partition(".")[0] in EXTRAS
+        and not f"{name}.".startswith(tuple(f"{one}." for one in NEED_NONE))
     ]
 
 
@@ -493,6 +507,7 @@ def test_a_rule_finds_what_it_is_for(rule: Rule, module: str, code: str) -> None
         (inside_functions, SHELL, "import json\ndef f(): return json"),
         (misnamed_tests, "tests.test_mcp_toolset", "import mcp"),
         (misnamed_tests, "tests.test_runner", "import trio"),
+        (misnamed_tests, "tests.test_x", "import trio_runner_adapters.asyncio_bridge._call as c"),
         (misnamed_tests, "tests.servers.dies", "import mcp"),
         (dynamic, "trio_runner._shell.tools", "import importlib\nimportlib.import_module('x')"),
     ],

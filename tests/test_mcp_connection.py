@@ -97,7 +97,7 @@ def test_a_failure_at_the_end_of_the_run_does_not_crash_it() -> None:
 
     async def main() -> None:
         made = toolset(connector)
-        connection = await made._joined()
+        connection = await made._upkeep.join()
         await trio.testing.wait_all_tasks_blocked()
         assert not connection.settled.is_set()
 

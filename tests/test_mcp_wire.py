@@ -127,7 +127,7 @@ def toolset(server: Server) -> McpToolset:
 
 
 def link_of(made: McpToolset) -> Link:
-    connector: Any = made._connector
+    connector: Any = made._upkeep._connector
     return connector.links[-1]
 
 
@@ -257,6 +257,136 @@ async def test_a_page_of_too_many_tools_is_cut_and_what_is_said_is_bounded(
     assert "151 more tools left out" in caplog.text
 
 
+async def test_two_walks_through_the_list_do_not_disturb_each_other() -> None:
+    filtering = ListingFilter()
+    pages = [{"tools": [tool("a")], "nextCursor": "p"}, {"tools": [tool("b"), tool("a")]}]
+
+    async def judged(page: dict[str, Any], cursor: str | None) -> list[str]:
+        found = await filtering.judged(page, "2025-11-25", cursor)
+        return [each["name"] for each in found["tools"]]
+
+    assert await judged(pages[0], None) == ["a"]
+    assert await judged({"tools": [tool("b")]}, None) == ["b"]  # another walk, in between
+    assert await judged(pages[1], "p") == ["b"]  # this walk has had its "a"
+    assert [one.tool for one in filtering.take_left_out()] == ["a"]
+
+
+async def test_a_tool_that_loses_its_output_schema_has_none() -> None:
+    filtering = ListingFilter()
+    await filtering.judged({"tools": [tool("a", outputSchema=OBJECT)]}, "2025-11-25")
+    assert filtering.output_schemas == {"a": OBJECT}
+    await filtering.judged({"tools": [tool("a")]}, "2025-11-25")
+    assert filtering.output_schemas == {}
+
+
+CHANGED = {"method": "notifications/tools/list_changed"}
+
+
+def changing(outcomes: Sequence[Any]) -> tuple[McpToolset, list[str]]:
+    """A toolset whose server answers each look at its list with the next of ``outcomes``."""
+    asked: list[str] = []
+
+    def server(request: m.JSONRPCRequest) -> Sequence[Answer]:
+        if request.method != "tools/list":
+            return echo(request)
+        asked.append(request.method)
+        outcome = outcomes[min(len(asked), len(outcomes)) - 1]
+        return [] if outcome is None else [{"id": request.id, **outcome}]
+
+    return toolset(server), asked
+
+
+def listing_of(*names: str) -> dict[str, Any]:
+    return {"result": {"tools": [tool(name) for name in names]}}
+
+
+async def listed(made: McpToolset) -> list[str]:
+    return [each.name for each in await made.list_tools()]
+
+
+async def change(made: McpToolset) -> None:
+    link_of(made).write([CHANGED])
+    await trio.testing.wait_all_tasks_blocked()
+
+
+async def test_a_changed_list_is_read_once_however_many_look() -> None:
+    made, asked = changing([listing_of("a"), listing_of("a", "b"), listing_of("c")])
+    seen: list[list[str]] = []
+    async with made:
+        before = await made.list_tools()
+        await change(made)
+        await change(made)
+        assert len(asked) == 1  # nobody has looked
+
+        async def look() -> None:
+            seen.append(await listed(made))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(look)
+        assert (seen, len(asked)) == ([["a", "b"]] * 5, 2)
+        assert await made.list_tools() is not before
+        assert await made.list_tools() is await made.list_tools()
+
+
+async def test_a_list_that_was_said_to_change_and_did_not_is_the_same_tuple() -> None:
+    made, asked = changing([listing_of("a"), listing_of("a")])
+    async with made:
+        before = await made.list_tools()
+        await change(made)
+        assert await made.list_tools() is before
+    assert len(asked) == 2
+
+
+async def test_a_refresh_that_fails_keeps_the_old_list_and_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    broken = {"error": {"code": -32603, "message": "not now"}}
+    made, _ = changing([listing_of("a"), broken, {"result": {"tools": 7}}, listing_of("b")])
+    async with made:
+        before = await made.list_tools()
+        await change(made)
+        assert await made.list_tools() is before
+        assert await made.list_tools() is before  # it is tried again, and is malformed
+        assert await listed(made) == ["b"]
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 2
+    assert all("'s'" in each and "the old one stays" in each for each in said)
+    assert "not now" in said[0]
+
+
+async def test_a_refresh_that_hangs_is_bounded_and_a_cancelled_look_harms_nobody(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    made, asked = changing([listing_of("a"), None, listing_of("b")])
+    async with made:
+        before = await made.list_tools()
+        await change(made)
+        with trio.move_on_after(1.0) as scope:
+            await made.list_tools()
+        assert scope.cancelled_caught
+        start = trio.current_time()
+        assert await made.list_tools() is before
+        assert trio.current_time() - start <= 10.0
+        assert "more than 10 seconds" in caplog.text
+        assert await made.list_tools() is before  # a server that hangs is not asked each time
+        await change(made)
+        assert await listed(made) == ["b"]
+    assert len(asked) == 3
+
+
+async def test_the_tools_of_a_former_list_call_as_before() -> None:
+    made, _ = changing([listing_of("a"), listing_of("b")])
+    async with made:
+        (former,) = await made.list_tools()
+        await change(made)
+        assert await listed(made) == ["b"]
+        context: Any = None
+        result = await former.call({}, context)
+        assert isinstance(result, tr.ToolResult)
+        assert result.text == "kept"
+
+
 # --- answers --------------------------------------------------------------------
 
 
@@ -325,7 +455,6 @@ async def test_a_schema_that_cannot_be_evaluated_passes_the_result_on_and_says_s
     ("code", "message", "said"),
     [
         (-32000, "licence expired", "licence expired (code -32000)"),
-        (-32000, "Connection closed", "not known whether the tool finished"),
         (1, "  ", "no message (code 1)"),
     ],
 )
@@ -338,6 +467,18 @@ async def test_a_servers_own_error_is_told_in_its_words(code: int, message: str,
         with pytest.raises(tr.ToolError) as caught:
             await call(made)
     assert said in str(caught.value)
+
+
+async def test_the_sdks_word_for_a_lost_connection_counts_as_one() -> None:
+    def refusing(request: m.JSONRPCRequest) -> Sequence[Answer]:
+        error = {"code": -32000, "message": "Connection closed"}
+        return [{"id": request.id, "error": error}]
+
+    made = toolset(serving(refusing))
+    async with made:
+        result = await call(made)
+    assert result.status == "interrupted"
+    assert "not known whether the tool finished" in result.text
 
 
 async def test_progress_that_comes_with_its_answer_is_complete_and_in_order() -> None:
@@ -421,7 +562,7 @@ async def test_leaving_the_sdk_is_bounded_before_the_process_is_ended(
     start = trio.current_time()
     await made.__aexit__(None, None, None)
     assert trio.current_time() - start == pytest.approx(1.0)
-    assert made._connection is None
+    assert made._upkeep.current is None
 
 
 # --- lives ----------------------------------------------------------------------
@@ -439,7 +580,7 @@ def test_a_toolset_that_a_run_ended_without_leaving_can_be_used_by_the_next() ->
 
     trio.run(unleft)
     assert trio.run(used) == "kept"
-    assert made._connection is None
+    assert made._upkeep.current is None
 
 
 def test_a_ctrl_c_while_it_closes_waits_for_the_close(caplog: pytest.LogCaptureFixture) -> None:
@@ -447,7 +588,7 @@ def test_a_ctrl_c_while_it_closes_waits_for_the_close(caplog: pytest.LogCaptureF
 
     def two_users() -> Case:
         made = toolset(serving(echo))
-        connector: Any = made._connector
+        connector: Any = made._upkeep._connector
 
         async def use() -> None:
             async with made:
@@ -460,7 +601,7 @@ def test_a_ctrl_c_while_it_closes_waits_for_the_close(caplog: pytest.LogCaptureF
                 await use()
 
         def check(_: object) -> Iterator[str]:
-            if connector.open or made._connection is not None:
+            if connector.open or made._upkeep.current is not None:
                 yield "the connection was left open"
 
         return Case(run=run, check=check, leaves_within=12.0, raises_cancel=False)

@@ -16,15 +16,16 @@ from __future__ import annotations
 import enum
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import attrs
 import mcp
 import mcp_types as m
 import trio
 from mcp.client import Transport
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 import trio_runner_adapters.mcp._errors as errors
 import trio_runner_adapters.mcp._listing as listing
@@ -33,7 +34,13 @@ import trio_runner_adapters.mcp._wire as wires
 _log = logging.getLogger("trio_runner_adapters.mcp")
 
 #: Seconds that leaving the SDK's client may take when the close was asked for.
-_CLIENT_EXIT_TIMEOUT: Final = 1.0
+CLIENT_EXIT_TIMEOUT: Final = 1.0
+#: Seconds that the first list waits for the server to say that it will tell of changes.
+_ACK_TIMEOUT: Final = 1.0
+#: Seconds that reading a changed list may take; a model call waits for it.
+_REFRESH_TIMEOUT: Final = 10.0
+#: Seconds before the stream of changes is asked for again: it doubles each time.
+_LISTEN_AGAIN: Final = (1.0, 60.0)
 #: Tools left out that are named in the log; more are counted.
 _LOGGED_TOOLS: Final = 50
 
@@ -45,7 +52,7 @@ class Link(Transport, Protocol):
     """A transport that can say how it ended."""
 
     async def how_it_ended(self) -> str:
-        """Return in words how the connection ended; bounded."""
+        """Return in words how the connection ended, or nothing; bounded."""
         ...
 
     def last_words(self) -> str:
@@ -86,6 +93,22 @@ class Listed:
     output_schemas: dict[str, dict[str, object]]
 
 
+@attrs.frozen
+class Plan:
+    """What holds for each connection to a server.
+
+    Attributes:
+      client_options: makes more arguments of `mcp.Client`, for each connection anew.
+      client_exit_timeout: seconds that leaving the SDK's client may take.
+    """
+
+    name: str
+    mode: str
+    start_timeout: float
+    client_options: Callable[[], Mapping[str, Any]] = dict
+    client_exit_timeout: float = CLIENT_EXIT_TIMEOUT
+
+
 class Connection:
     """One life of a server.
 
@@ -93,16 +116,18 @@ class Connection:
     (`test_a_start_that_fails_tells_every_waiter`).
     """
 
-    def __init__(self, connector: Connector, *, name: str, mode: str, start_timeout: float) -> None:
+    def __init__(self, connector: Connector, plan: Plan) -> None:
         self._connector = connector
-        self._name = name
-        self._mode = mode
-        self._start_timeout = start_timeout
+        self._plan = plan
+        self._name = plan.name
+        self._wire = wires.Wire(plan.name, self._on_end)
         self.state = State.STARTING
         #: Why no call can be made, when the state is OVER; reads on after "MCP server 'x'".
         self.why = ""
-        #: Who is inside: counted by the toolset, which asks for the close at 0.
-        self.users = 0
+        #: Whether a request got lost on it: the next call makes a new one first.
+        self.is_doubtful = False
+        #: Calls in flight.
+        self.calls = 0
         #: Set when the start has succeeded or failed.
         self.settled = trio.Event()
         #: Set when the owner is done: the client is left, the process group reaped.
@@ -115,6 +140,11 @@ class Connection:
         #: Wakes the owner: somebody asked for the close, or the link has ended.
         self._wake = trio.Event()
         self._close_requested = False
+        #: Another one has taken its place; it is closed when its last call has ended.
+        self._is_retired = False
+        #: Wakes the task that reads the list anew; and what those wait for who woke it.
+        self._refresh_wanted = trio.Event()
+        self._refreshed: trio.Event | None = None
         self._token = trio.lowlevel.current_trio_token()
         #: Around everything the owner does with the server; its deadline is the start's.
         self._scope = trio.CancelScope()
@@ -135,7 +165,38 @@ class Connection:
         if not self.was_ready:
             self._scope.cancel()
         else:
-            self._scope.deadline = trio.current_time() + _CLIENT_EXIT_TIMEOUT
+            self._scope.deadline = trio.current_time() + self._plan.client_exit_timeout
+
+    def retire(self) -> None:
+        """Close it as soon as no call is in flight on it. No checkpoint, idempotent."""
+        self._is_retired = True
+        if self.calls == 0:
+            self.request_close()
+
+    def begin_call(self) -> None:
+        """Count a call that is in flight from here on. No checkpoint."""
+        self.calls += 1
+
+    def end_call(self) -> None:
+        """Count a call that has ended. No checkpoint."""
+        self.calls -= 1
+        if self._is_retired and self.calls == 0:
+            self.request_close()
+
+    async def refresh(self) -> None:
+        """Wait until the list is read anew, if the server said that it changed.
+
+        However many wait, it is read once, by the owner; cancelled, it is read all
+        the same. It takes at most ten seconds.
+        """
+        if self.state is not State.READY:
+            return
+        if self._refreshed is None:
+            if not self._wire.tools_changed:
+                return
+            self._refreshed = trio.Event()
+            self._refresh_wanted.set()
+        await self._refreshed.wait()
 
     # --- the owner ---
 
@@ -159,10 +220,11 @@ class Connection:
             self.client = None
             self._over("was closed")
             self.settled.set()
+            self._say_refreshed()
             self.closed.set()
 
     async def _serve(self) -> None:
-        self._scope.deadline = trio.current_time() + self._start_timeout
+        self._scope.deadline = trio.current_time() + self._plan.start_timeout
         with self._scope:
             async with self._connector.connect(self._name, self._on_end) as link:
                 try:
@@ -171,29 +233,105 @@ class Connection:
                     # Said here, while the link can add how it ended.
                     await self._explain(error, link)
                 if not self._close_requested and self.was_ready:
-                    self.why = await link.how_it_ended()
+                    self.why = await link.how_it_ended() or self.why
                     _log.warning("MCP server %r %s", self._name, self.why)
         if self._scope.cancelled_caught and not self._close_requested:
             # A legacy server that ignores what it does not know is found out after a long wait.
             hint = "; a server of the older protocol may need mode='legacy'"
             self._over(
-                f"did not start within {self._start_timeout:g} seconds (start_timeout)"
-                f"{hint if self._mode == 'auto' else ''}"
+                f"did not start within {self._plan.start_timeout:g} seconds (start_timeout)"
+                f"{hint if self._plan.mode == 'auto' else ''}"
             )
 
     async def _hold(self, link: Link) -> None:
-        wire = wires.Wire(self._name)
-        transport = wires.WiredTransport(link, wire)
-        async with mcp.Client(transport, mode=self._mode, cache=None) as client:
-            wire.version = client.protocol_version
-            tools, stopped = await listing.list_all(client)
-            self._report(wire.listing.take_left_out(), stopped)
-            self.listed = Listed(tuple(tools), dict(wire.listing.output_schemas))
-            self._ready(client)
-            await self._wake.wait()
-            # State first: from here on a call fails fast, whatever closing takes.
-            self._over("has ended its connection")
-            self.client = None
+        transport = wires.WiredTransport(link, self._wire)
+        async with mcp.Client(
+            transport, mode=self._plan.mode, cache=None, **self._plan.client_options()
+        ) as client:
+            self._wire.version = client.protocol_version
+            async with trio.open_nursery(strict_exception_groups=True) as nursery:
+                if _tells_changes(client):
+                    await self._begin_listening(client, nursery)
+                await self._read_list(client)
+                self._ready(client)
+                nursery.start_soon(self._keep_listed, client)
+                await self._wake.wait()
+                # State first: from here on a call fails fast, whatever closing takes.
+                self._over("has ended its connection")
+                self.client = None
+                nursery.cancel_scope.cancel()
+
+    # --- the list of tools ---
+
+    async def _read_list(self, client: mcp.Client) -> None:
+        self._wire.tools_changed = False  # what is told from here on counts anew
+        tools, stopped = await listing.list_all(client)
+        found = self._wire.listing
+        self._report(found.take_left_out(), stopped)
+        found.keep_only([tool.name for tool in tools])
+        self.listed = Listed(tuple(tools), dict(found.output_schemas))
+
+    @trio.lowlevel.enable_ki_protection
+    async def _keep_listed(self, client: mcp.Client) -> None:
+        """Read the list anew, each time somebody wants it; a failure keeps the old one."""
+        while True:
+            await self._refresh_wanted.wait()
+            self._refresh_wanted = trio.Event()
+            why = f"it took more than {_REFRESH_TIMEOUT:g} seconds"
+            with trio.move_on_after(_REFRESH_TIMEOUT) as scope:
+                try:
+                    await self._read_list(client)
+                    why = ""
+                except Exception as error:  # noqa: BLE001 - border: whatever the SDK raises
+                    why = errors.said(error)
+                    self._wire.tools_changed = True  # it is tried again
+            if why or scope.cancelled_caught:
+                _log.warning(
+                    "MCP server %r: its changed list of tools could not be read, the old one "
+                    "stays: %s",
+                    self._name,
+                    why,
+                )
+            self._say_refreshed()
+
+    def _say_refreshed(self) -> None:
+        if self._refreshed is not None:
+            self._refreshed.set()
+            self._refreshed = None
+
+    async def _begin_listening(self, client: mcp.Client, nursery: trio.Nursery) -> None:
+        """Ask to be told of changes; a little later in any case the list may be read."""
+        acknowledged = trio.Event()
+        nursery.start_soon(self._listen, client, acknowledged)
+        with trio.move_on_after(_ACK_TIMEOUT):
+            await acknowledged.wait()
+
+    @trio.lowlevel.enable_ki_protection
+    async def _listen(self, client: mcp.Client, acknowledged: trio.Event) -> None:
+        """Hold the stream of changes open; what comes in it is seen by the `Wire`."""
+        pause, longest = _LISTEN_AGAIN
+        while True:
+            try:
+                async with client.listen(tools_list_changed=True) as changes:
+                    if acknowledged.is_set() or self.was_ready:
+                        self._wire.tools_changed = True  # it may have changed unheard
+                    acknowledged.set()
+                    began = trio.current_time()
+                    async for _ in changes:
+                        pass
+                    if trio.current_time() - began > longest:
+                        pause = _LISTEN_AGAIN[0]
+            except mcp.MCPError as error:
+                if error.error.code == m.METHOD_NOT_FOUND:
+                    acknowledged.set()
+                    return
+                _log.debug("MCP server %r: no news of changes: %s", self._name, errors.said(error))
+            except Exception as error:  # noqa: BLE001 - border: the stream is lost, for instance
+                _log.debug("MCP server %r: no news of changes: %s", self._name, errors.said(error))
+            await trio.sleep(pause)
+            pause = min(2 * pause, longest)
+
+    # --- how it goes on and ends ---
 
     def _ready(self, client: mcp.Client) -> None:
         if self.state is State.STARTING:
@@ -223,8 +361,9 @@ class Connection:
             return
         how = await link.how_it_ended()
         words = link.last_words()
+        head = f"it {how}: " if how else ""
         tail = f". It wrote: {words}" if words else ""
-        self._over(f"could not be started: it {how}: {errors.said(error)}{tail}")
+        self._over(f"could not be started: {head}{errors.said(error)}{tail}")
 
     def _fail(self, error: BaseException) -> None:
         if self.state is State.OVER:
@@ -240,6 +379,16 @@ class Connection:
             _log.warning("MCP server %r: %d more tools left out", self._name, more)
         if stopped is not None:
             _log.warning("MCP server %r: %s; the rest is left out", self._name, stopped)
+
+
+def _tells_changes(client: mcp.Client) -> bool:
+    """Whether the server must be asked to tell of changes. An older one tells them unasked."""
+    tools = client.server_capabilities.tools
+    return (
+        client.protocol_version in MODERN_PROTOCOL_VERSIONS
+        and tools is not None
+        and bool(tools.list_changed)
+    )
 
 
 def _run_is_over() -> bool:

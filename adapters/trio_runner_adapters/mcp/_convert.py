@@ -1,4 +1,4 @@
-"""Tool results and content blocks, both ways between MCP's models and our values.
+"""Results, content, resources and prompts, both ways between MCP's models and our values.
 
 What may live here: total, pure conversion. Nothing that MCP defines is lost
 either way; text that cannot be UTF-8 (lone surrogates, which the SDK's models
@@ -10,9 +10,46 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, assert_never, cast
 
+import attrs
 import mcp_types as m
 
 import trio_runner as tr
+
+
+@attrs.frozen
+class ResourceTemplate:
+    """A family of resources: ``uri_template`` (RFC 6570) with values put in is the URI of one."""
+
+    uri_template: str
+    name: str
+    title: str | None = None
+    description: str | None = None
+    mime_type: str | None = None
+    icons: tuple[Mapping[str, Any], ...] | None = None
+    annotations: Mapping[str, Any] | None = None
+    meta: Mapping[str, Any] | None = None
+
+
+@attrs.frozen
+class PromptArgument:
+    """An argument that a prompt takes; ``required`` is None where the server does not say."""
+
+    name: str
+    title: str | None = None
+    description: str | None = None
+    required: bool | None = None
+
+
+@attrs.frozen
+class Prompt:
+    """A prompt that a server offers; ``arguments`` is None where the server does not say."""
+
+    name: str
+    title: str | None = None
+    description: str | None = None
+    arguments: tuple[PromptArgument, ...] | None = None
+    icons: tuple[Mapping[str, Any], ...] | None = None
+    meta: Mapping[str, Any] | None = None
 
 
 def valid_text(text: str) -> str:
@@ -67,36 +104,25 @@ def from_mcp_block(block: m.ContentBlock) -> tr.ContentBlock:
         case m.AudioContent():
             return tr.AudioContent(block.data, valid_text(block.mime_type), annotations, meta)
         case m.ResourceLink():
-            icons = None
-            if block.icons is not None:
-                icons = tuple(
-                    [
-                        valid_json(i.model_dump(by_alias=True, exclude_unset=True))
-                        for i in block.icons
-                    ]
-                )
-            return tr.ResourceLink(
-                uri=valid_text(block.uri),
-                name=valid_text(block.name),
-                title=_valid_or_none(block.title),
-                description=_valid_or_none(block.description),
-                mime_type=_valid_or_none(block.mime_type),
-                size=block.size,
-                icons=icons,
-                annotations=annotations,
-                meta=meta,
-            )
+            return from_mcp_resource(block)
         case m.EmbeddedResource():
-            return _from_resource(block.resource, annotations, meta)
+            return from_mcp_contents(block.resource, annotations, meta)
         case _:
             assert_never(block)
 
 
-def _from_resource(
+def _icons(icons: list[m.Icon] | None) -> tuple[Mapping[str, Any], ...] | None:
+    if icons is None:
+        return None
+    return tuple([valid_json(i.model_dump(by_alias=True, exclude_unset=True)) for i in icons])
+
+
+def from_mcp_contents(
     resource: m.TextResourceContents | m.BlobResourceContents,
-    annotations: Mapping[str, Any] | None,
-    meta: Mapping[str, Any] | None,
+    annotations: Mapping[str, Any] | None = None,
+    meta: Mapping[str, Any] | None = None,
 ) -> tr.EmbeddedResource:
+    """Return the content of a resource; its own ``_meta`` is ``resource_meta``."""
     match resource:
         case m.TextResourceContents():
             text, blob = valid_text(resource.text), None
@@ -139,24 +165,33 @@ def to_mcp_block(block: tr.ContentBlock) -> m.ContentBlock:
         case tr.AudioContent():
             return m.AudioContent(data=block.data, mime_type=block.mime_type, **shared)
         case tr.ResourceLink():
-            icons = block.icons
-            return m.ResourceLink(
-                uri=block.uri,
-                name=block.name,
-                title=block.title,
-                description=block.description,
-                mime_type=block.mime_type,
-                size=block.size,
-                icons=None if icons is None else [m.Icon.model_validate(dict(i)) for i in icons],
-                **shared,
-            )
+            return m.ResourceLink(**_resource_fields(block), **shared)
         case tr.EmbeddedResource():
-            return m.EmbeddedResource(resource=_to_resource(block), **shared)
+            return m.EmbeddedResource(resource=to_mcp_contents(block), **shared)
         case _:
             assert_never(block)
 
 
-def _to_resource(block: tr.EmbeddedResource) -> m.TextResourceContents | m.BlobResourceContents:
+def _resource_fields(link: tr.ResourceLink) -> dict[str, Any]:
+    return {
+        "uri": link.uri,
+        "name": link.name,
+        "title": link.title,
+        "description": link.description,
+        "mime_type": link.mime_type,
+        "size": link.size,
+        "icons": _to_icons(link.icons),
+    }
+
+
+def _to_icons(icons: Iterable[Mapping[str, Any]] | None) -> list[m.Icon] | None:
+    return None if icons is None else [m.Icon.model_validate(dict(icon)) for icon in icons]
+
+
+def to_mcp_contents(
+    block: tr.EmbeddedResource,
+) -> m.TextResourceContents | m.BlobResourceContents:
+    """Return MCP's model of what a resource contains; the block's annotations are no part of it."""
     inner: dict[str, Any] = {
         "uri": block.uri,
         "mime_type": block.mime_type,
@@ -194,3 +229,135 @@ def to_mcp_result(result: tr.ToolResult) -> m.CallToolResult:
     if result.meta:
         fields["_meta"] = dict(result.meta)
     return m.CallToolResult(is_error=result.is_error, **fields)
+
+
+# --- resources and prompts ------------------------------------------------------
+
+
+def from_mcp_resource(resource: m.Resource) -> tr.ResourceLink:
+    """Return the link to ``resource``: it has the same fields."""
+    return tr.ResourceLink(
+        uri=valid_text(resource.uri),
+        name=valid_text(resource.name),
+        title=_valid_or_none(resource.title),
+        description=_valid_or_none(resource.description),
+        mime_type=_valid_or_none(resource.mime_type),
+        size=resource.size,
+        icons=_icons(resource.icons),
+        annotations=_annotations(resource.annotations),
+        meta=_meta(resource.meta),
+    )
+
+
+def to_mcp_resource(link: tr.ResourceLink) -> m.Resource:
+    """Return MCP's model of the resource that ``link`` leads to.
+
+    Raises:
+      pydantic.ValidationError: annotations or icons are none that MCP allows.
+    """
+    return m.Resource(
+        **_resource_fields(link),
+        annotations=_to_annotations(link.annotations),
+        _meta=_to_meta(link.meta),
+    )
+
+
+def from_mcp_template(template: m.ResourceTemplate) -> ResourceTemplate:
+    """Return ``template`` as our value."""
+    return ResourceTemplate(
+        uri_template=valid_text(template.uri_template),
+        name=valid_text(template.name),
+        title=_valid_or_none(template.title),
+        description=_valid_or_none(template.description),
+        mime_type=_valid_or_none(template.mime_type),
+        icons=_icons(template.icons),
+        annotations=_annotations(template.annotations),
+        meta=_meta(template.meta),
+    )
+
+
+def to_mcp_template(template: ResourceTemplate) -> m.ResourceTemplate:
+    """Return MCP's model of ``template``.
+
+    Raises:
+      pydantic.ValidationError: annotations or icons are none that MCP allows.
+    """
+    return m.ResourceTemplate(
+        uri_template=template.uri_template,
+        name=template.name,
+        title=template.title,
+        description=template.description,
+        mime_type=template.mime_type,
+        icons=_to_icons(template.icons),
+        annotations=_to_annotations(template.annotations),
+        _meta=_to_meta(template.meta),
+    )
+
+
+def from_mcp_prompt(prompt: m.Prompt) -> Prompt:
+    """Return ``prompt`` as our value."""
+    arguments = None
+    if prompt.arguments is not None:
+        arguments = tuple(
+            [
+                PromptArgument(
+                    name=valid_text(each.name),
+                    title=_valid_or_none(each.title),
+                    description=_valid_or_none(each.description),
+                    required=each.required,
+                )
+                for each in prompt.arguments
+            ]
+        )
+    return Prompt(
+        name=valid_text(prompt.name),
+        title=_valid_or_none(prompt.title),
+        description=_valid_or_none(prompt.description),
+        arguments=arguments,
+        icons=_icons(prompt.icons),
+        meta=_meta(prompt.meta),
+    )
+
+
+def to_mcp_prompt(prompt: Prompt) -> m.Prompt:
+    """Return MCP's model of ``prompt``.
+
+    Raises:
+      pydantic.ValidationError: icons are none that MCP allows.
+    """
+    arguments = None
+    if prompt.arguments is not None:
+        arguments = [
+            m.PromptArgument(
+                name=each.name,
+                title=each.title,
+                description=each.description,
+                required=each.required,
+            )
+            for each in prompt.arguments
+        ]
+    return m.Prompt(
+        name=prompt.name,
+        title=prompt.title,
+        description=prompt.description,
+        arguments=arguments,
+        icons=_to_icons(prompt.icons),
+        _meta=_to_meta(prompt.meta),
+    )
+
+
+def from_prompt_message(message: m.PromptMessage) -> tr.Message:
+    """Return the message of a prompt as one of a history."""
+    block = from_mcp_block(message.content)
+    return tr.Message.user(block) if message.role == "user" else tr.Message.assistant(block)
+
+
+def to_prompt_messages(message: tr.Message) -> list[m.PromptMessage]:
+    """Return MCP's models of ``message``, one for each content block; calls and results have none.
+
+    Raises:
+      pydantic.ValidationError: annotations or icons are none that MCP allows.
+    """
+    return [
+        m.PromptMessage(role=message.role, content=to_mcp_block(block)) for block in message.content
+    ]

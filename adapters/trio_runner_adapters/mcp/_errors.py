@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from typing import cast
 
 import mcp
@@ -20,6 +21,20 @@ class McpServerError(tr.TrioRunnerError):
     def __init__(self, server: str, message: str) -> None:
         super().__init__(f"MCP server {server!r} {message}")
         self.server = server
+
+
+class Loss(enum.Enum):
+    """What is known of a request that gets no answer; the ``data`` of the error it gets.
+
+    No server can send one: what comes over the wire is JSON.
+    """
+
+    #: It certainly did not reach the server.
+    NOT_SENT = "not_sent"
+    #: The server refused it because it no longer knows the session.
+    FORGOTTEN = "forgotten"
+    #: The server may have received it, and no answer will come.
+    UNKNOWN = "unknown"
 
 
 def shortened(text: str, limit: int = 1000) -> str:

@@ -8,6 +8,7 @@ bad tools and all output schemas out and keeps both.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final, cast
 
 import attrs
@@ -40,9 +41,11 @@ class ListingFilter:
     def __init__(self) -> None:
         #: What was taken out, since `take_left_out` was last called.
         self._left_out: list[LeftOut] = []
-        #: Names of the tools that this walk through the pages has offered.
+        #: Names of the tools that the walk through the pages which is looked at has offered.
         self._names: set[str] = set()
-        #: Each tool's output schema, by its original name; only usable ones.
+        #: The names so far of each walk that goes on, by the cursor of its next page.
+        self._walks: dict[str, set[str]] = {}
+        #: Each tool's output schema as it was last seen, by its original name; only usable ones.
         self.output_schemas: dict[str, dict[str, Any]] = {}
 
     def take_left_out(self) -> list[LeftOut]:
@@ -50,16 +53,25 @@ class ListingFilter:
         taken, self._left_out = self._left_out, []
         return taken
 
-    def begin(self) -> None:
-        """Take note that the first page is asked for. No checkpoint."""
-        self._names.clear()
-        self.output_schemas.clear()
+    def keep_only(self, names: Iterable[str]) -> None:
+        """Forget the output schemas of all other tools. No checkpoint."""
+        kept = frozenset(names)
+        self.output_schemas = {
+            name: schema for name, schema in self.output_schemas.items() if name in kept
+        }
 
-    async def judged(self, page: dict[str, Any], version: str) -> dict[str, Any]:
+    async def judged(
+        self, page: dict[str, Any], version: str, cursor: str | None = None
+    ) -> dict[str, Any]:
         """Return ``page`` with its good tools; a checkpoint for each, since there may be many.
 
-        ``version`` is the protocol version agreed on.
+        ``version`` is the protocol version agreed on, ``cursor`` what the page was asked
+        with. Pages of several walks may come between each other, not during this call.
         """
+        self._names = set() if cursor is None else self._walks.pop(cursor, set())
+        following = page.get("nextCursor")
+        if type(following) is str and len(self._walks) < MAX_PAGES:
+            self._walks[following] = self._names
         entries = page.get("tools")
         if type(entries) is not list:
             return page  # the SDK will say what is wrong with it
@@ -103,6 +115,7 @@ class ListingFilter:
             self._leave_out(name, errors.said(error))
             return None
         self._names.add(name)
+        self.output_schemas.pop(name, None)
         self._keep_output_schema(name, output_schema)
         return tool
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import binascii
 import json
+import operator
 from typing import Any, Final, cast
 
 import mcp_types as m
@@ -24,7 +25,10 @@ _SHOWN: Final = 500  # characters of a part that cannot be used
 
 
 def judged(result: dict[str, Any], version: str) -> dict[str, Any]:
-    """Return ``result`` with every part that the SDK or a provider would refuse as a text."""
+    """Return ``result`` with every part that the SDK or a provider would refuse as a text.
+
+    The same object, when there is none.
+    """
     if result.get("resultType", "complete") != "complete":
         return result  # it asks for something, and has no content
     fields = dict(result)
@@ -41,8 +45,15 @@ def judged(result: dict[str, Any], version: str) -> dict[str, Any]:
     content = fields.get("content", [] if "structuredContent" in fields else None)
     if type(content) is list:
         blocks = cast("list[object]", content)
-        fields["content"] = [_block(block, version) for block in blocks] + notes
+        good = [_block(block, version) for block in blocks]
+        if "content" in fields and fields.keys() == result.keys() and _same(good, blocks):
+            return result  # as most are
+        fields["content"] = good + notes
     return fields
+
+
+def _same(these: list[object], those: list[object]) -> bool:
+    return all(map(operator.is_, these, those))
 
 
 #: Fields that may be absent, and the type that is certainly fine.

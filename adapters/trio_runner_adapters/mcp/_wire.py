@@ -8,11 +8,15 @@ that an answer was lost for, and no more requests of the server than it can serv
 
 from __future__ import annotations
 
+import contextvars
 import logging
 from collections import deque
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
+import anyio
+import attrs
 import mcp_types as m
 import trio
 from mcp.client import Transport
@@ -27,6 +31,22 @@ _log = logging.getLogger("trio_runner_adapters.mcp")
 
 #: Requests of the server that may be open at a time; more are dropped.
 _MAX_THEIRS: Final = 100
+
+_TOOLS_CHANGED: Final = "notifications/tools/list_changed"
+
+#: What the SDK starts no task for.
+_ANSWERS: Final = (m.JSONRPCResponse, m.JSONRPCError)
+
+
+@attrs.define(eq=False)
+class Sending:
+    """How many requests a call has handed to the transport so far: more than one if asked back."""
+
+    requests: int = 0
+
+
+#: The call whose requests this task sends.
+SENDING: Final = contextvars.ContextVar[Sending | None]("trio_runner_mcp_sending", default=None)
 
 
 class LostAnswerError(Exception):
@@ -46,13 +66,17 @@ def cancelled_id(message: JSONRPCMessage) -> m.RequestId | None:
 class Wire:
     """What a connection knows of the messages that have passed."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, on_end: Callable[[], None] | None = None) -> None:
         self._name = name
+        #: Told, synchronously, when the read side has ended.
+        self._on_end = on_end
+        #: Whether the server said that its tools changed, since this was last set to False.
+        self.tools_changed = False
         #: The protocol version agreed on; known before the first list is asked for.
         self.version = ""
         self.listing = listing.ListingFilter()
-        #: Our requests that wait for an answer: what each asks for, by its id.
-        self._ours: dict[m.RequestId, str] = {}
+        #: Our requests that wait for an answer: what each asks for, and from which cursor on.
+        self._ours: dict[m.RequestId, tuple[str, str | None]] = {}
         #: Ids of the server's requests that we have not answered.
         self._theirs: set[m.RequestId] = set()
         #: Whether it was said already that requests of the server are dropped.
@@ -62,9 +86,13 @@ class Wire:
         """See a message before it goes to the server. No checkpoint."""
         match message:
             case m.JSONRPCRequest(method=method):
-                self._ours[coerce_request_id(message.id)] = method
-                if method == listing.LIST_METHOD and not (message.params or {}).get("cursor"):
-                    self.listing.begin()
+                cursor = (message.params or {}).get("cursor")
+                self._ours[coerce_request_id(message.id)] = (
+                    method,
+                    cursor if type(cursor) is str else None,
+                )
+                if (sending := SENDING.get()) is not None:
+                    sending.requests += 1
             case m.JSONRPCNotification():
                 if (taken_back := cancelled_id(message)) is not None:
                     self._ours.pop(taken_back, None)
@@ -83,17 +111,29 @@ class Wire:
         """Return what the SDK should see in place of ``message``; None for nothing."""
         match message:
             case m.JSONRPCResponse():
-                method = self._ours.pop(coerce_request_id(message.id), None)
-                return await self._judged(message, method)
+                asked = self._ours.pop(coerce_request_id(message.id), None)
+                return message if asked is None else await self._judged(message, *asked)
             case m.JSONRPCError():
                 if message.id is not None:
                     self._ours.pop(coerce_request_id(message.id), None)
             case m.JSONRPCRequest():
                 return message if self._admit(coerce_request_id(message.id)) else None
             case m.JSONRPCNotification():
-                if (taken_back := cancelled_id(message)) is not None:
+                if message.method == _TOOLS_CHANGED:
+                    self.tools_changed = True
+                elif (taken_back := cancelled_id(message)) is not None:
                     self._theirs.discard(taken_back)
         return message
+
+    def refused(self, message: JSONRPCMessage) -> None:
+        """See that the transport did not take a message. No checkpoint."""
+        if type(message) is m.JSONRPCRequest and (sending := SENDING.get()) is not None:
+            sending.requests -= 1
+
+    def ended(self) -> None:
+        """See that nothing will be received any more. No checkpoint."""
+        if self._on_end is not None:
+            self._on_end()
 
     def lost(self, error: LostAnswerError) -> list[JSONRPCMessage]:
         """Return an error for each request in flight: any may be the one. No checkpoint."""
@@ -102,15 +142,18 @@ class Wire:
         waiting, self._ours = list(self._ours), {}
         return [m.JSONRPCError(jsonrpc="2.0", id=each, error=data) for each in waiting]
 
-    async def _judged(self, answer: m.JSONRPCResponse, method: str | None) -> JSONRPCMessage:
+    async def _judged(
+        self, answer: m.JSONRPCResponse, method: str, cursor: str | None
+    ) -> JSONRPCMessage:
         match method:
             case listing.LIST_METHOD:
-                result = await self.listing.judged(answer.result, self.version)
+                result = await self.listing.judged(answer.result, self.version, cursor)
             case results.CALL_METHOD:
                 result = results.judged(answer.result, self.version)
             case _:
                 return answer
-        return answer.model_copy(update={"result": result})
+        same = result is answer.result
+        return answer if same else answer.model_copy(update={"result": result})
 
     def _admit(self, request_id: m.RequestId) -> bool:
         if request_id not in self._theirs and len(self._theirs) < _MAX_THEIRS:
@@ -160,6 +203,8 @@ class _WiredRead(_Closing):
         self._wire = wire
         #: Answers that stand for a lost one and are not handed out yet.
         self._waiting: deque[JSONRPCMessage] = deque()
+        #: Whether the SDK has started a task for what it was handed last.
+        self._starts_task = False
 
     async def receive(self) -> SessionMessage | Exception:
         return await self._next(self._inner.receive)
@@ -178,13 +223,20 @@ class _WiredRead(_Closing):
             # The SDK starts a task for each notification. With a checkpoint here that task
             # runs before the next message is looked at: progress comes in order and before
             # the answer, and a flood neither piles up tasks nor holds up the others.
-            await trio.lowlevel.checkpoint()
+            if self._starts_task or self._waiting:
+                self._starts_task = False
+                await trio.lowlevel.checkpoint()
             if self._waiting:
                 return SessionMessage(self._waiting.popleft())
-            item = await more()
+            try:
+                item = await more()
+            except (anyio.EndOfStream, anyio.ClosedResourceError, StopAsyncIteration):
+                self._wire.ended()
+                raise
             match item:
                 case SessionMessage():
                     message = await self._wire.received(item.message)
+                    self._starts_task = type(item.message) not in _ANSWERS
                     if message is not None:
                         same = message is item.message
                         return item if same else SessionMessage(message, item.metadata)
@@ -203,6 +255,9 @@ class _WiredWrite(_Closing):
         self._wire.sending(item.message)
         try:
             await self._inner.send(item)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            self._wire.refused(item.message)
+            raise
         finally:
             self._wire.sent(item.message)
 

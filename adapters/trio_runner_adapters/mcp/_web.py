@@ -1,0 +1,222 @@
+"""HTTP as both transports use it: requests, bounded bodies, and what went wrong.
+
+What may live here: what `_http` and `_sse` share. No message is interpreted here
+beyond the error that an HTTP status stands for.
+"""
+
+from __future__ import annotations
+
+import http
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Final, TypeAlias
+
+import attrs
+import httpx2
+import mcp_types as m
+import trio
+from mcp_types.jsonrpc import jsonrpc_message_adapter
+
+import trio_runner_adapters.mcp._errors as errors
+
+#: Who we are to the server: what `httpx2.AsyncClient` takes as ``auth``.
+Auth: TypeAlias = httpx2.Auth | tuple[str, str]
+
+SESSION_ID: Final = "mcp-session-id"
+PROTOCOL_VERSION: Final = "mcp-protocol-version"
+LAST_EVENT_ID: Final = "last-event-id"
+
+_MAX_REDIRECTS: Final = 5
+#: Bytes that are read of an answer which is an error.
+_ERROR_BYTES: Final = 65536
+#: Seconds to wait for a connection; how long an answer may take is the call's to say.
+_CONNECT_TIMEOUT: Final = 30.0
+#: What the client can decode. Another encoding could make very much of very little.
+_ENCODINGS: Final = ("", "identity", "gzip", "deflate")
+#: A gateway that says this does not know what became of the request.
+_GATEWAY_STATUSES: Final = (502, 504)
+_NOT_SENT: Final = (
+    httpx2.ConnectError,
+    httpx2.ConnectTimeout,
+    httpx2.PoolTimeout,
+    httpx2.LocalProtocolError,
+    httpx2.UnsupportedProtocol,
+)
+
+
+@attrs.frozen
+class WebServer:
+    """How to reach a server.
+
+    Attributes:
+      url: of its endpoint.
+      headers: sent with each request.
+    """
+
+    url: str
+    headers: Mapping[str, str]
+    auth: Auth | None
+    max_message_bytes: int
+    close_timeout: float
+
+    def open_client(self) -> httpx2.AsyncClient:
+        """Return a client; `aclose` it. No checkpoint."""
+        return httpx2.AsyncClient(
+            headers={"accept-encoding": "identity", **self.headers},
+            auth=self.auth,
+            timeout=httpx2.Timeout(None, connect=_CONNECT_TIMEOUT),
+            # A call waits for nobody: a server that never ends its answers must not hold up others.
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),
+        )
+
+
+class WebError(Exception):
+    """A request got no usable answer. ``data`` says what that means for it."""
+
+    def __init__(self, message: str, *, loss: errors.Loss | None = None, code: int = 0) -> None:
+        super().__init__(message)
+        self.error = m.ErrorData(code=code or m.INTERNAL_ERROR, message=message, data=loss)
+
+
+def as_error(error: Exception) -> m.ErrorData:
+    """Return what a request is answered with that ended in ``error``."""
+    match error:
+        case WebError():
+            return error.error
+        case httpx2.TransportError() if isinstance(error, _NOT_SENT):
+            loss, text = errors.Loss.NOT_SENT, "it cannot be reached"
+        case httpx2.TransportError() | OSError():
+            loss, text = errors.Loss.UNKNOWN, "the connection broke"
+        case _:
+            # From an ``auth``, which works before the request or after it was refused.
+            loss, text = None, "the request failed"
+    message = f"{text}: {errors.said(error)}"
+    return m.ErrorData(code=m.INTERNAL_ERROR, message=message, data=loss)
+
+
+@asynccontextmanager
+async def requested(
+    client: httpx2.AsyncClient,
+    method: str,
+    url: str,
+    *,
+    headers: Mapping[str, str] | None = None,
+    content: bytes | None = None,
+) -> AsyncGenerator[httpx2.Response]:
+    """Send a request and hold its answer open; the body is not read yet.
+
+    A redirect is followed only within the server's origin, since the headers are meant
+    for that, and only when it keeps the method and the body.
+    """
+    request = client.build_request(method, url, headers=dict(headers or {}), content=content)
+    for _ in range(_MAX_REDIRECTS):
+        response = await client.send(request, stream=True, follow_redirects=False)
+        following = response.next_request
+        if following is None or not _may_follow(request, following):
+            break
+        await response.aclose()
+        request = following
+    else:
+        raise WebError(f"it redirects more than {_MAX_REDIRECTS} times")
+    try:
+        yield response
+    finally:
+        await response.aclose()
+
+
+def _may_follow(sent: httpx2.Request, following: httpx2.Request) -> bool:
+    here, there = sent.url, following.url
+    same = (here.scheme, here.host, here.port) == (there.scheme, there.host, there.port)
+    secured = (here.scheme, there.scheme, here.port, there.port) == ("http", "https", None, None)
+    return (
+        following.method == sent.method
+        and (same or (secured and here.host == there.host))
+        and there.userinfo in (b"", here.userinfo)
+    )
+
+
+@asynccontextmanager
+async def chunks_of(response: httpx2.Response) -> AsyncGenerator[AsyncIterator[bytes]]:
+    """Give the chunks of a body; what is not taken is given up.
+
+    The library's generators are left by running into a cancel, never at a yield: trio
+    warns of each generator that is thrown away half-way.
+
+    Raises:
+      WebError: the body is compressed in a way that nobody asked for.
+    """
+    encoding = response.headers.get("content-encoding", "").lower()
+    if encoding not in _ENCODINGS:
+        raise WebError(f"it answered in the encoding {encoding[:50]!r}, which was not asked for")
+    chunks = response.aiter_bytes()
+    try:
+        yield chunks
+    finally:
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            with suppress(Exception):
+                async for _ in chunks:
+                    pass
+
+
+async def body_of(response: httpx2.Response, limit_bytes: int) -> bytes:
+    """Return the whole body.
+
+    Raises:
+      WebError: it is longer than ``limit_bytes``; the rest was not read.
+    """
+    body = bytearray()
+    async with chunks_of(response) as chunks:
+        async for chunk in chunks:
+            body += chunk
+            if len(body) > limit_bytes:
+                raise WebError(
+                    f"the server's answer was malformed: it has more than {limit_bytes} bytes"
+                )
+    return bytes(body)
+
+
+async def refusal(response: httpx2.Response, *, has_session: bool) -> m.ErrorData:
+    """Return the error that an answer with a bad status stands for."""
+    status = response.status_code
+    if response.next_request is not None:
+        place = response.next_request.url.copy_with(userinfo=b"", query=None, fragment=None)
+        text = f"it redirects to {place}, which is not followed; use that URL if it is meant"
+        return m.ErrorData(code=m.INVALID_REQUEST, message=text)
+    try:
+        body = await body_of(response, _ERROR_BYTES)
+    except WebError:
+        body = b""
+    own = own_error(body)
+    # The second is how some servers say it, among them those of the TypeScript SDK's examples.
+    if has_session and (
+        status == 404 or (status == 400 and own is not None and _names_session(own.message))
+    ):
+        text = "it no longer knows the session"
+        return m.ErrorData(code=m.INVALID_REQUEST, message=text, data=errors.Loss.FORGOTTEN)
+    if own is not None:
+        return own
+    loss = errors.Loss.UNKNOWN if status in _GATEWAY_STATUSES else None
+    code = m.METHOD_NOT_FOUND if status == 404 else m.INTERNAL_ERROR
+    text = f"it answered with HTTP status {status} {_phrase(status)}".rstrip()
+    return m.ErrorData(code=code, message=text, data=loss)
+
+
+def own_error(body: bytes) -> m.ErrorData | None:
+    """Return the error that the server's own words in ``body`` are, whatever id it names."""
+    try:
+        message = jsonrpc_message_adapter.validate_json(body, by_name=False)
+    except ValueError:
+        return None
+    return message.error if type(message) is m.JSONRPCError else None
+
+
+def _names_session(message: str) -> bool:
+    return "session" in message.lower()
+
+
+def _phrase(status: int) -> str:
+    try:
+        return http.HTTPStatus(status).phrase
+    except ValueError:
+        return ""
