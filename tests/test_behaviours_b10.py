@@ -232,7 +232,7 @@ async def test_kB10_a_foreign_error_is_that_calls_result_and_the_others_go_on() 
         agent = server.agent(
             [call("slow", name="one"), call("broken", name="two"), call("slow", name="three")],
             "done",
-            params=tr.RequestParams(tool_timeout=1.0),
+            params=tr.RequestParams(tool_timeout=3.0),
         )
         assert (await agent.generate("go")).text == "done"
         assert statuses(agent) == ["timed_out", "error", "timed_out"]
