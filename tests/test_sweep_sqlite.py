@@ -164,6 +164,20 @@ def test_every_pair_of_faults_keeps_the_contract(
 # --- a disk that hangs ----------------------------------------------------------
 
 
+@pytest.mark.parametrize("drive", ["break", "until_done"])
+def test_ctrl_c_while_a_commit_hangs_does_not_begin_a_second_grace(drive: Drive) -> None:
+    report = sweep(
+        turn(drive, 0.1, watched=True),
+        faults=(),
+        pairs=[("journal_hang", "sigint")],
+        seeds=[0],
+        sample=0.2,
+    )
+    report.raise_if_failed()
+    assert report.positions > 50
+
+
+
 @ALL_DRIVES
 @pytest.mark.parametrize("commits", [0, 1, 4])
 def test_a_disk_that_hangs_is_left_within_grace(

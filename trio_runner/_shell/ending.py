@@ -147,8 +147,11 @@ class Ending:
         if self._grace_deadline is None and self._commits.is_stalled:
             return  # a normal end: what was given up is not waited for again
         if not self._commits.settled:
-            await self.finish(self._commits.wait, leaves, deadline=self._fix_grace())
-            self._commits.give_up(self._config.grace)
+            try:
+                await self.finish(self._commits.wait, leaves, deadline=self._fix_grace())
+            finally:
+                # Also when a Ctrl-C came meanwhile: the turn's grace is used up for what follows.
+                self._commits.give_up(self._config.grace)
 
     async def finish(
         self,
