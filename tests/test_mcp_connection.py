@@ -1,13 +1,17 @@
 """The owner of a connection: a failure of any shape is kept, and never ends the run."""
 
-from collections.abc import AsyncGenerator
+import signal
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
+from mcp.server import MCPServer
 
+import trio_runner as tr
+from trio_runner.testing import ScriptedModel, call
 from trio_runner_adapters.mcp import McpServerError, McpToolset
 from trio_runner_adapters.mcp._connection import Link, OnEnd
 
@@ -103,3 +107,82 @@ def test_a_failure_at_the_end_of_the_run_does_not_crash_it() -> None:
 
     trio.run(main)
     assert connector.left
+
+
+# --- Ctrl-C ---------------------------------------------------------------------
+
+
+def run_with_ctrl_c(main: Callable[[], Awaitable[None]]) -> None:
+    """Run ``main`` where SIGINT is trio's to handle."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        trio.run(main)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_a_ctrl_c_that_strikes_in_a_server_in_memory_ends_the_program() -> None:
+    server = MCPServer("s")
+
+    @server.tool()
+    async def strike() -> str:
+        signal.raise_signal(signal.SIGINT)
+        return "went on"
+
+    async def main() -> None:
+        made = McpToolset.in_memory(server)
+        model = ScriptedModel([[call("strike")], "went on"])
+        async with tr.ToolAgent("a", model=model, tools=[made]) as agent:
+            await agent.generate("go")
+
+    with pytest.raises(KeyboardInterrupt):
+        run_with_ctrl_c(main)
+
+
+@pytest.mark.parametrize("required", [True, False])
+def test_a_ctrl_c_at_the_start_of_a_server_in_memory_ends_the_program(*, required: bool) -> None:
+    @asynccontextmanager
+    async def lifespan(_: object) -> AsyncGenerator[None]:
+        signal.raise_signal(signal.SIGINT)
+        yield
+
+    went_on: list[str] = []
+
+    async def main() -> None:
+        made = McpToolset.in_memory(MCPServer("s", lifespan=lifespan), required=required)
+        async with made:
+            went_on.append("it is entered")
+
+    with pytest.raises(KeyboardInterrupt):
+        run_with_ctrl_c(main)
+    assert went_on == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KeyboardInterrupt(),
+        SystemExit(3),
+        BaseExceptionGroup("both", [OSError("wire cut"), KeyboardInterrupt()]),
+    ],
+)
+def test_what_would_end_the_program_reaches_the_main_task_and_no_waiter_hangs(
+    error: BaseException,
+) -> None:
+    seen: list[str] = []
+
+    async def enter() -> None:
+        with pytest.raises(McpServerError, match="was interrupted by"):
+            await toolset(Failing(at_once=error)).__aenter__()
+        seen.append("told")
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(enter)
+            try:
+                await trio.sleep_forever()
+            except KeyboardInterrupt:
+                seen.append("main")
+
+    run_with_ctrl_c(main)
+    assert sorted(seen) == ["main", "told"]

@@ -18,7 +18,6 @@ import logging
 import math
 import os
 import re
-import signal
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, TypeVar, cast, get_args
@@ -30,6 +29,7 @@ import trio
 from mcp.client import ClientRequestContext
 
 import trio_runner as tr
+import trio_runner_adapters._main_task as main_task
 import trio_runner_adapters.mcp._convert as convert
 import trio_runner_adapters.mcp._errors as errors
 import trio_runner_adapters.mcp._output_check as output_check
@@ -404,18 +404,10 @@ def _passed_on(error: BaseException) -> bool:
 
     A connection belongs to no caller, so that nobody would see it there.
     """
-    if not any(isinstance(leaf, KeyboardInterrupt | SystemExit) for leaf in errors.leaves(error)):
+    if not main_task.passed_on(error):
         return False
     _log.error("a callback of an MCP server raised %s", type(error).__name__, exc_info=error)
-    _interrupt_main_task()
     return True
-
-
-@trio.lowlevel.enable_ki_protection
-def _interrupt_main_task() -> None:
-    # trio's handler sees this frame, which is protected, and so keeps the KeyboardInterrupt
-    # for the main task's next checkpoint.
-    signal.raise_signal(signal.SIGINT)
 
 
 # --- to and from the SDK --------------------------------------------------------

@@ -8,7 +8,8 @@ The owner is a *system task*. It may not be a child of whoever entered first:
 several tasks may use the toolset, and the first to come may be the first to go,
 or be cancelled, while the others are in the middle of a call. An exception that
 escaped a system task would end the whole trio run, so the owner keeps every
-failure as a value; only the cancel at the run's end passes through.
+failure as a value; only the cancel at the run's end passes through, and a Ctrl-C
+that strikes in the SDK's tasks, or in a server in memory, goes to the main task.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import trio
 from mcp.client import Transport
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+import trio_runner_adapters._main_task as main_task
 import trio_runner_adapters.mcp._errors as errors
 import trio_runner_adapters.mcp._listing as listing
 import trio_runner_adapters.mcp._wire as wires
@@ -203,7 +205,11 @@ class Connection:
     async def _own(self) -> None:
         try:
             await self._serve()
+        except (KeyboardInterrupt, SystemExit) as error:
+            self._interrupted(error)
         except BaseExceptionGroup as group:
+            if self._interrupted(group):
+                return
             # A loss that coincides with a cancel arrives as a group of both.
             cancelled, failures = group.split(trio.Cancelled)
             if failures is not None:
@@ -232,6 +238,10 @@ class Connection:
                 except Exception as error:  # noqa: BLE001 - border: the SDK
                     # Said here, while the link can add how it ended.
                     await self._explain(error, link)
+                except BaseException as error:
+                    # At once: closing the link may take its time.
+                    if not self._interrupted(error):
+                        raise
                 if not self._close_requested and self.was_ready:
                     self.why = await link.how_it_ended() or self.why
                     _log.warning("MCP server %r %s", self._name, self.why)
@@ -364,6 +374,16 @@ class Connection:
         head = f"it {how}: " if how else ""
         tail = f". It wrote: {words}" if words else ""
         self._over(f"could not be started: {head}{errors.said(error)}{tail}")
+
+    def _interrupted(self, error: BaseException) -> bool:
+        """Whether ``error`` would end the program; then the main task has been told to.
+
+        A Cancelled beside it is dropped: the owner ends in any case.
+        """
+        if not main_task.passed_on(error):
+            return False
+        self._over(f"was interrupted by {errors.said(error)}")
+        return True
 
     def _fail(self, error: BaseException) -> None:
         if self.state is State.OVER:

@@ -365,8 +365,9 @@ class McpToolset(reading.ServerReading):
         connection = await self._upkeep.join()
         try:
             await connection.settled.wait()
-            self._note_start(connection)
+            # A Ctrl-C that ended the start goes before the error that it would look like.
             await trio.lowlevel.checkpoint_if_cancelled()
+            self._note_start(connection)
         except BaseException:
             await self._upkeep.leave()
             raise
