@@ -538,6 +538,29 @@ async def test_a_session_refused_in_other_words_is_renewed_too() -> None:
     assert web.made == 2
 
 
+@pytest.mark.parametrize("status", [400, 404])
+async def test_kD4_an_error_with_the_requests_id_is_its_answer_and_never_a_lost_session(
+    status: int,
+) -> None:
+    async def ran(exchange: Exchange) -> None:
+        error = {"code": -32603, "message": "it is done, but: session expired"}
+        message = {"jsonrpc": "2.0", "id": exchange.rpc["id"], "error": error}
+        await exchange.reply(json.dumps(message).encode(), status)
+
+    async with serving(ran) as web, toolset(web) as made:
+        assert "it is done, but: session expired" in await failing_call(made)
+    assert (web.made, web.count("tools/call")) == (1, 1)
+
+
+async def test_kD4_not_every_word_of_a_session_is_about_that_of_mcp() -> None:
+    async def ran(exchange: Exchange) -> None:
+        await exchange.refuse(400, "it is done, but its database session broke", -32603)
+
+    async with serving(ran) as web, toolset(web) as made:
+        assert "its database session broke" in await failing_call(made)
+    assert (web.made, web.count("tools/call")) == (1, 1)
+
+
 async def test_a_reconnect_that_hangs_is_bounded_and_the_next_call_tries_again() -> None:
     async with serving() as web, toolset(web, start_timeout=0.5) as made:
         web.sessions.clear()

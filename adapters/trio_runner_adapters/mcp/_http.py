@@ -208,7 +208,10 @@ class HttpLink:
                 )
             if not response.is_success:
                 has_session = web.SESSION_ID in headers
-                await self._fail(request, await web.refusal(response, has_session=has_session))
+                refused = await web.refusal(
+                    response, request_id=request.id, has_session=has_session
+                )
+                await self._fail(request, refused)
                 return
             if request.method == "initialize":
                 self._session_id = response.headers.get(web.SESSION_ID)

@@ -138,7 +138,7 @@ class SseLink:
             self._client, "GET", self._server.url, headers=headers
         ) as response:
             if not response.is_success:
-                refused = await web.refusal(response, has_session=False)
+                refused = await web.refusal(response, request_id=None, has_session=False)
                 raise web.WebError(refused.message)
             kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind != "text/event-stream":
@@ -180,7 +180,7 @@ class SseLink:
         """Send a request; its answer comes in the stream, an error if it cannot be sent."""
         key = coerce_request_id(request.id)
         try:
-            error = await self._posted(body)
+            error = await self._posted(body, request.id)
         finally:
             post.through.set()
             if self._posts.get(key) is post:
@@ -188,14 +188,14 @@ class SseLink:
         if error is not None:
             await self._inbox.put(m.JSONRPCError(jsonrpc="2.0", id=request.id, error=error))
 
-    async def _posted(self, body: bytes) -> m.ErrorData | None:
+    async def _posted(self, body: bytes, request_id: m.RequestId | None) -> m.ErrorData | None:
         headers = {"content-type": "application/json"}
         try:
             async with web.requested(
                 self._client, "POST", self._endpoint, headers=headers, content=body
             ) as response:
                 if not response.is_success:
-                    return await web.refusal(response, has_session=True)
+                    return await web.refusal(response, request_id=request_id, has_session=True)
         except Exception as error:  # noqa: BLE001 - border: the HTTP library, an ``auth``
             return web.as_error(error)
         return None
@@ -207,7 +207,7 @@ class SseLink:
             with trio.move_on_after(_OVERTAKE_TIMEOUT):
                 await after.through.wait()
         with trio.move_on_after(_NOTICE_TIMEOUT):
-            if (error := await self._posted(body)) is not None:
+            if (error := await self._posted(body, None)) is not None:
                 _log.debug("MCP server %r: a notice was lost: %s", self._name, error.message)
 
 

@@ -7,6 +7,7 @@ beyond the error that an HTTP status stands for.
 from __future__ import annotations
 
 import http
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Final, TypeAlias
@@ -15,6 +16,7 @@ import attrs
 import httpx2
 import mcp_types as m
 import trio
+from mcp.shared.dispatcher import coerce_request_id
 from mcp_types.jsonrpc import jsonrpc_message_adapter
 
 import trio_runner_adapters.mcp._errors as errors
@@ -35,6 +37,13 @@ _CONNECT_TIMEOUT: Final = 30.0
 _ENCODINGS: Final = ("", "identity", "gzip", "deflate")
 #: A gateway that says this does not know what became of the request.
 _GATEWAY_STATUSES: Final = (502, 504)
+#: How a server says with status 400 that it does not know the session; any other word of a
+#: session may be about one that its tool has, with a database for instance.
+_BAD_SESSION: Final = re.compile(
+    r"\b(?:no|valid|invalid|unknown|expired|missing) (?:mcp[ -])?session\b"
+    r"|\bsession(?:[ -]?id)?(?: is| was| has)? (?:not found|unknown|invalid|expired|terminated)\b",
+    re.IGNORECASE,
+)
 _NOT_SENT: Final = (
     httpx2.ConnectError,
     httpx2.ConnectTimeout,
@@ -176,8 +185,14 @@ async def body_of(response: httpx2.Response, limit_bytes: int) -> bytes:
     return bytes(body)
 
 
-async def refusal(response: httpx2.Response, *, has_session: bool) -> m.ErrorData:
-    """Return the error that an answer with a bad status stands for."""
+async def refusal(
+    response: httpx2.Response, *, request_id: m.RequestId | None, has_session: bool
+) -> m.ErrorData:
+    """Return the error that an answer with a bad status stands for.
+
+    A server that says the request's own id took the request up: it may have run the tool,
+    so that its error is the answer, whatever status and words it has.
+    """
     status = response.status_code
     if response.next_request is not None:
         place = response.next_request.url.copy_with(userinfo=b"", query=None, fragment=None)
@@ -187,10 +202,19 @@ async def refusal(response: httpx2.Response, *, has_session: bool) -> m.ErrorDat
         body = await body_of(response, _ERROR_BYTES)
     except WebError:
         body = b""
-    own = own_error(body)
+    message = _own_message(body)
+    own = None if message is None else message.error
+    is_answer = (
+        message is not None
+        and message.id is not None
+        and request_id is not None
+        and coerce_request_id(message.id) == coerce_request_id(request_id)
+    )
     # The second is how some servers say it, among them those of the TypeScript SDK's examples.
-    if has_session and (
-        status == 404 or (status == 400 and own is not None and _names_session(own.message))
+    if (
+        has_session
+        and not is_answer
+        and (status == 404 or (status == 400 and own is not None and _names_session(own.message)))
     ):
         text = "it no longer knows the session"
         return m.ErrorData(code=m.INVALID_REQUEST, message=text, data=errors.Loss.FORGOTTEN)
@@ -204,15 +228,20 @@ async def refusal(response: httpx2.Response, *, has_session: bool) -> m.ErrorDat
 
 def own_error(body: bytes) -> m.ErrorData | None:
     """Return the error that the server's own words in ``body`` are, whatever id it names."""
+    message = _own_message(body)
+    return None if message is None else message.error
+
+
+def _own_message(body: bytes) -> m.JSONRPCError | None:
     try:
         message = jsonrpc_message_adapter.validate_json(body, by_name=False)
     except ValueError:
         return None
-    return message.error if type(message) is m.JSONRPCError else None
+    return message if type(message) is m.JSONRPCError else None
 
 
 def _names_session(message: str) -> bool:
-    return "session" in message.lower()
+    return _BAD_SESSION.search(message) is not None
 
 
 def _phrase(status: int) -> str:
