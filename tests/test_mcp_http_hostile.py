@@ -287,9 +287,71 @@ async def test_an_answer_that_is_none_is_that_calls_error_and_the_next_call_work
     assert web.made == 1
 
 
-async def test_the_answer_to_a_request_is_its_answer_whatever_id_it_has() -> None:
+async def test_an_answer_with_another_id_is_not_the_answer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with serving(other_id) as web, toolset(web) as made:
-        assert (await call(made)).text == "mine"
+        assert "it is no answer to the request" in await failing_call(made)
+        web.call = done
+        assert (await call(made)).text == "done"
+    assert [each for each in caplog.messages if "(id 99999)" in each]
+
+
+async def test_the_right_answer_is_waited_for_behind_wrong_ones(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def late(exchange: Exchange) -> None:
+        await exchange.begin_events()
+        for number in range(50):
+            result = {"content": [{"type": "text", "text": "not yours"}]}
+            await exchange.event({"id": 90000 + number, "result": result})
+            await exchange.event({"id": "none", "error": {"code": 1, "message": "not yours"}})
+        result = {"content": [{"type": "text", "text": "yours"}]}
+        await exchange.event({"id": str(exchange.rpc["id"]), "result": result})
+        await exchange.drop()
+
+    async with serving(late) as web, toolset(web) as made:
+        assert (await call(made)).text == "yours"
+    assert len([each for each in caplog.messages if "answered another request" in each]) == 1
+
+
+@pytest.mark.parametrize("as_events", [False, True])
+async def test_no_call_gets_the_answer_of_another(*, as_events: bool) -> None:
+    waiting: list[Exchange] = []
+    both = trio.Event()
+
+    async def mixed_up(exchange: Exchange) -> None:
+        waiting.append(exchange)
+        if len(waiting) == 2:
+            both.set()
+        await both.wait()
+        (other,) = [each for each in waiting if each is not exchange]
+        result = {"content": [{"type": "text", "text": "not yours"}]}
+        message = {"id": other.rpc["id"], "result": result}
+        if as_events:
+            await exchange.begin_events()
+            await exchange.event(message)
+            await exchange.drop()
+        else:
+            await exchange.reply(json.dumps({"jsonrpc": "2.0", **message}).encode())
+
+    said: list[str] = []
+    async with serving(mixed_up) as web, toolset(web) as made:
+
+        async def one() -> None:
+            try:
+                result = await call(made)
+            except tr.ToolError as error:
+                said.append(f"error: {error}")
+            else:
+                said.append(f"{result.status.value}: {result.text}")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one)
+            nursery.start_soon(one)
+    expected = "interrupted: " if as_events else "error: "
+    assert [each[: len(expected)] for each in said] == [expected] * 2
+    assert "not yours" not in "".join(said)
 
 
 async def test_a_request_that_is_only_accepted_is_interrupted() -> None:
@@ -399,7 +461,10 @@ async def test_a_stream_that_does_not_end_after_the_answer_holds_nobody_up() -> 
 
 
 async def test_a_stream_that_broke_goes_on_where_the_server_can_do_that() -> None:
+    asked: list[object] = []
+
     async def broken(exchange: Exchange) -> None:
+        asked.append(exchange.rpc["id"])
         await exchange.begin_events()
         await exchange.event("", "id: 7", "retry: 10")
         await exchange.drop()
@@ -410,7 +475,7 @@ async def test_a_stream_that_broke_goes_on_where_the_server_can_do_that() -> Non
             return
         await exchange.begin_events()
         result = {"content": [{"type": "text", "text": "the rest"}]}
-        await exchange.event({"id": 1, "result": result})
+        await exchange.event({"id": asked[0], "result": result})
         await exchange.drop()
 
     async with serving(broken, GET=rest) as web, toolset(web) as made:

@@ -3,9 +3,9 @@
 Why not the SDK's own transport, beside which this one stands: one POST whose
 connection breaks ends its whole client and cancels everybody else's calls; an
 answer as JSON has no limit; one notification that is not answered holds up
-everything that is sent after it; an answer with another id, or one that strict
-JSON refuses, leaves its call waiting or fails it; and it throws four half-used
-generators away with each answer that is a stream, of which trio warns.
+everything that is sent after it; an answer that strict JSON refuses leaves its call
+waiting or fails it; and it throws four half-used generators away with each answer
+that is a stream, of which trio warns.
 
 Each request is a task of its own and ends in one answer to the SDK: the server's,
 or an error that says what is known of the request (`errors.Loss`).
@@ -72,6 +72,8 @@ class _Place:
     last_id: str | None = None
     retry: float = _RETRY
     answered: bool = False
+    #: Answers in it that bore the id of another request.
+    strays: int = 0
 
 
 class HttpLink:
@@ -221,7 +223,9 @@ class HttpLink:
                     parsed = lines.parse(answer)
                     await self._take(parsed, request, place)
                     if not place.answered:
-                        await self._fail(request, web.own_error(answer) or _no_answer(parsed))
+                        await self._fail(
+                            request, web.error_without_id(answer) or _no_answer(parsed)
+                        )
                     return
                 case "text/event-stream":
                     await self._follow(response, request, place)
@@ -260,7 +264,7 @@ class HttpLink:
         if request is None or place.answered or type(event.data) is not bytes:
             return
         # In the stream of a request an error without an id can only mean the request.
-        if (error := web.own_error(event.data)) is not None:
+        if (error := web.error_without_id(event.data)) is not None:
             await self._answer(request, error, place)
 
     async def _take(
@@ -269,7 +273,7 @@ class HttpLink:
         request: m.JSONRPCRequest | None,
         place: _Place,
     ) -> None:
-        """Hand messages on; what answers ``request`` carries its id, whatever the server says."""
+        """Hand messages on; an answer with another id than ``request`` has is not its answer."""
         for each in parsed:
             match each:
                 case lines.Garbage(reason=reason, excerpt=excerpt):
@@ -282,12 +286,24 @@ class HttpLink:
                 case lines.LostAnswer(reason=reason):
                     if request is not None and not place.answered:
                         await self._answer(request, _malformed(reason), place)
+                case m.JSONRPCError() | m.JSONRPCResponse() if not _may_answer(each, request):
+                    self._skip(each, place)
                 case m.JSONRPCError(error=error) if request is not None:
                     await self._answer(request, error, place)
                 case m.JSONRPCResponse(result=result) if request is not None:
                     await self._answer(request, result, place)
                 case message:
                     await self._inbox.put(message)
+
+    def _skip(self, stray: m.JSONRPCError | m.JSONRPCResponse, place: _Place) -> None:
+        place.strays += 1
+        if place.strays == 1:  # a server that floods us floods no log
+            _log.warning(
+                "MCP server %r answered another request (id %s) in the place of this one's "
+                "answer, skipped",
+                self._name,
+                errors.shortened(repr(stray.id), 100),
+            )
 
     async def _answer(
         self, request: m.JSONRPCRequest, outcome: dict[str, object] | m.ErrorData, place: _Place
@@ -373,6 +389,16 @@ class HttpLink:
 
 def _kind(response: httpx2.Response) -> str:
     return response.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _may_answer(
+    message: m.JSONRPCError | m.JSONRPCResponse, request: m.JSONRPCRequest | None
+) -> bool:
+    """Whether it answers ``request``; in a stream of no request it may answer any."""
+    if request is None:
+        return True
+    found = message.id
+    return found is not None and coerce_request_id(found) == coerce_request_id(request.id)
 
 
 def _no_answer(parsed: tuple[lines.Parsed, ...]) -> m.ErrorData:

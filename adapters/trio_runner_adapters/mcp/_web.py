@@ -226,10 +226,10 @@ async def refusal(
     return m.ErrorData(code=code, message=text, data=loss)
 
 
-def own_error(body: bytes) -> m.ErrorData | None:
-    """Return the error that the server's own words in ``body`` are, whatever id it names."""
+def error_without_id(body: bytes) -> m.ErrorData | None:
+    """Return the error that ``body`` is, if it names no request."""
     message = _own_message(body)
-    return None if message is None else message.error
+    return None if message is None or message.id is not None else message.error
 
 
 def _own_message(body: bytes) -> m.JSONRPCError | None:
