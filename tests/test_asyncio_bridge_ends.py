@@ -6,6 +6,7 @@ Real threads and real loops. Each row of what a bridge must stand is a test.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
@@ -670,6 +671,59 @@ def test_an_interrupt_in_the_main_task_cancels_the_call_and_leaves(way: str) -> 
     finally:
         signal.signal(signal.SIGINT, before)
     assert made[0].notes == (["cleaned", "left"] if way == "forever" else ["left"])
+
+
+@pytest.mark.parametrize("way", ["strikes in a child", "KeyboardInterrupt", "SystemExit", "sync"])
+def test_a_ctrl_c_in_a_callback_that_nobody_waits_for_reaches_the_main_task(way: str) -> None:
+    class Asks:
+        """Calls back from a task of its own."""
+
+        def __init__(self, handler: Callable[[], Any]) -> None:
+            self.handler = handler
+            self.task: asyncio.Task[None] | None = None
+
+        async def begin(self) -> None:
+            self.task = asyncio.create_task(self.ask())
+
+        async def ask(self) -> None:
+            with contextlib.suppress(CallbackRefusedError):
+                answer = self.handler()
+                if asyncio.iscoroutine(answer):
+                    await answer
+
+    async def strike() -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    async def handler() -> None:
+        match way:
+            case "KeyboardInterrupt":
+                raise KeyboardInterrupt
+            case "SystemExit":
+                raise SystemExit(3)
+            case _:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(strike)
+
+    def sync_handler() -> None:
+        raise SystemExit(3)
+
+    def make() -> Asks:
+        return Asks(bridge.callback(sync_handler if way == "sync" else handler))
+
+    bridge = AsyncioBridge(make, name="asks")
+
+    async def main() -> None:
+        with trio.fail_after(SOON):
+            async with bridge as client:
+                await client.begin()
+                await trio.sleep_forever()
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            trio.run(main)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 # --- leaks ----------------------------------------------------------------------

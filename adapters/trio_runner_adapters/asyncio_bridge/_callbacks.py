@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import outcome
 import trio
 
+import trio_runner_adapters._main_task as main_task
 import trio_runner_adapters.asyncio_bridge._errors as errors
 from trio_runner_adapters._unprotected import call_sync_unprotected, call_unprotected
 
@@ -212,6 +213,8 @@ class Channel:
 
     def _tell(self, result: outcome.Value[Any] | outcome.Error) -> None:
         if isinstance(result, outcome.Error) and not isinstance(result.error, trio.Cancelled):
+            # It is in no caller's task, so that nobody would see a Ctrl-C there.
+            main_task.passed_on(result.error)
             _log.error(
                 "asyncio bridge %r: a callback raised %s", self.bridge, errors.said(result.error)
             )
