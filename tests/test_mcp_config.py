@@ -253,7 +253,27 @@ def test_what_the_toolset_refuses_is_refused_with_its_place() -> None:
         load_servers(source)
     first, second = caught.value.problems
     assert first.startswith("mcpServers.a: ValueError: mode is 'odd'")
-    assert second.startswith("mcpServers.b: ValueError: ")
+    assert second == ("mcpServers.b.url: is no usable URL; expected http://... or https://...")
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        {"url": "${T}"},
+        {"url": "http://[::1${T}"},
+        {"url": "http://x:${T}/"},
+        {"url": "ftp://${T}@x/${T}?${T}#${T}", "type": "sse"},
+        {"url": "http://x/", "headers": {"X": "${T}\r\n"}},
+        {"url": "http://x/", "headers": {"X Y": "${T}"}},
+        {"url": "${T}", "mode": "odd"},
+    ],
+)
+def test_a_refusal_shows_no_value_of_a_variable(server: dict[str, Any]) -> None:
+    with pytest.raises(McpConfigError) as caught:
+        load_servers({"mcpServers": {"a": server}}, env={"T": "SECRET123"})
+    (problem,) = caught.value.problems
+    assert problem.startswith("mcpServers.a")
+    assert "secret" not in str(caught.value).lower()
 
 
 # --- variables ------------------------------------------------------------------

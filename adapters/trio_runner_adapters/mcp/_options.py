@@ -87,14 +87,24 @@ def _checked_url(value: str) -> str:
     if type(value) is not str:
         raise TypeError(f"url is {value!r}; expected text")
     try:
-        parts = urlsplit(value)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname)
-        httpx2.URL(value)
+        usable = is_web_url(value)
     except (ValueError, httpx2.InvalidURL) as error:
         raise ValueError(f"url is {shown_url(value)!r}, which is none: {error}") from None
     if not usable:
         raise ValueError(f"url is {shown_url(value)!r}; expected http://... or https://...")
     return value
+
+
+def is_web_url(value: str) -> bool:
+    """Return whether ``value`` is a URL that can be asked by HTTP.
+
+    Raises:
+      ValueError, httpx2.InvalidURL: it is no URL at all; the text may quote it.
+    """
+    parts = urlsplit(value)
+    usable = parts.scheme in ("http", "https") and bool(parts.hostname)
+    httpx2.URL(value)
+    return usable
 
 
 def shown_url(url: str) -> str:

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Final, Literal, Self
 
 import attrs
+import httpx2
 import trio
 
 import trio_runner as tr
@@ -24,6 +25,7 @@ import trio_runner.abc as abc
 import trio_runner_adapters.mcp._config as configs
 import trio_runner_adapters.mcp._errors as errors
 import trio_runner_adapters.mcp._names as names
+import trio_runner_adapters.mcp._options as options_
 from trio_runner_adapters.mcp._callbacks import Callbacks
 from trio_runner_adapters.mcp._toolset import McpToolset
 
@@ -317,11 +319,25 @@ def load_servers(
         try:
             toolsets[server.name] = _made(server, options)
         except (TypeError, ValueError) as error:
-            place = configs.shown_place(("mcpServers", server.name))
-            problems.append(f"{place}: {errors.said(error)}")
+            problems.append(_refused(server, error))
     if problems:
         raise configs.McpConfigError("the config", problems)
     return McpServers(toolsets, disabled=config.disabled)
+
+
+def _refused(server: configs.ServerConfig, error: Exception) -> str:
+    """What is wrong, and where. A URL is not shown, in no part: a variable may stand in it."""
+    if server.kind != "stdio" and not _has_web_url(server):
+        place = configs.shown_place(("mcpServers", server.name, "url"))
+        return f"{place}: is no usable URL; expected http://... or https://..."
+    return f"{configs.shown_place(('mcpServers', server.name))}: {errors.said(error)}"
+
+
+def _has_web_url(server: configs.ServerConfig) -> bool:
+    try:
+        return options_.is_web_url(server.url)
+    except (ValueError, httpx2.InvalidURL):
+        return False
 
 
 def _check_names(what: str, given: Iterable[str], known: Iterable[str]) -> None:
