@@ -177,7 +177,6 @@ def test_ctrl_c_while_a_commit_hangs_does_not_begin_a_second_grace(drive: Drive)
     assert report.positions > 50
 
 
-
 @ALL_DRIVES
 @pytest.mark.parametrize("commits", [0, 1, 4])
 def test_a_disk_that_hangs_is_left_within_grace(
