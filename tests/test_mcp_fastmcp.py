@@ -260,3 +260,15 @@ def test_leaving_ends_a_call_that_the_server_never_answers(http: tuple[str, Path
         real_time=True,
     )
     report.raise_if_failed()
+
+
+async def test_leaving_once_too_often_changes_nothing(tmp_path: Path) -> None:
+    toolset = FastMcpToolset(lambda: over_stdio(tmp_path / "notes"), name="small")
+    with trio.fail_after(SOON):
+        for _ in range(2):
+            with pytest.raises(tr.NotEnteredError, match="left more often than it was entered"):
+                await toolset.__aexit__(None, None, None)
+            async with toolset:
+                assert await toolset.list_tools()
+            with pytest.raises(tr.NotEnteredError, match="not running"):
+                await toolset.list_tools()

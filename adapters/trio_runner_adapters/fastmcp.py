@@ -151,7 +151,15 @@ class FastMcpToolset:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Leave; the last one out waits for the close, bounded, also when cancelled."""
+        """Leave; the last one out waits for the close, bounded, also when cancelled.
+
+        Raises:
+          NotEnteredError: nobody is inside.
+        """
+        if self._users == 0:
+            raise tr.NotEnteredError(
+                f"MCP server {self.name!r}: left more often than it was entered"
+            )
         self._users -= 1
         if self._users == 0:
             self._client = self._tools = None
