@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Final, cast
@@ -21,10 +21,8 @@ from mcp.server import MCPServer, Server
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 import trio_runner_adapters.mcp._connection as connections
-import trio_runner_adapters.mcp._http as http
 import trio_runner_adapters.mcp._memory as memory
 import trio_runner_adapters.mcp._names as names
-import trio_runner_adapters.mcp._sse as sse
 import trio_runner_adapters.mcp._stdio as stdio
 import trio_runner_adapters.mcp._web as web
 
@@ -190,10 +188,13 @@ class StdioConnector:
 
 
 @attrs.frozen
-class HttpConnector:
-    """A URL, by streamable HTTP."""
+class WebConnector:
+    """A URL, by one of the two transports over HTTP."""
 
     server: web.WebServer
+    serve: Callable[
+        [web.WebServer, str, connections.OnEnd], AbstractAsyncContextManager[connections.Link]
+    ]
 
     @property
     def close_timeout(self) -> float:
@@ -203,26 +204,8 @@ class HttpConnector:
     def connect(
         self, name: str, on_end: connections.OnEnd
     ) -> AbstractAsyncContextManager[connections.Link]:
-        """Begin a session."""
-        return http.serve(self.server, name, on_end)
-
-
-@attrs.frozen
-class SseConnector:
-    """A URL, by the older transport."""
-
-    server: web.WebServer
-
-    @property
-    def close_timeout(self) -> float:
-        """The seconds that closing may take."""
-        return self.server.close_timeout
-
-    def connect(
-        self, name: str, on_end: connections.OnEnd
-    ) -> AbstractAsyncContextManager[connections.Link]:
-        """Open the stream."""
-        return sse.serve(self.server, name, on_end)
+        """Begin a session, or open the stream."""
+        return self.serve(self.server, name, on_end)
 
 
 @attrs.frozen

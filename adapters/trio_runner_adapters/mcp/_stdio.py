@@ -31,6 +31,7 @@ from mcp.shared.message import SessionMessage
 
 import trio_runner_adapters.mcp._groups as groups
 import trio_runner_adapters.mcp._lines as lines
+import trio_runner_adapters.mcp._streams as streams
 import trio_runner_adapters.mcp._wire as wires
 from trio_runner_adapters._finishing import closing_scope
 
@@ -373,7 +374,7 @@ def _stderr(mode: StderrMode) -> int | None:
             return None
 
 
-class _ReadStream:
+class _ReadStream(streams.Closing):
     """The SDK's read side: iterating it reads the pipe."""
 
     def __init__(self, server: StdioServer) -> None:
@@ -397,19 +398,8 @@ class _ReadStream:
             raise StopAsyncIteration
         return message
 
-    async def __aenter__(self) -> Self:
-        return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> None:
-        await self.aclose()
-
-
-class _WriteStream:
+class _WriteStream(streams.Closing):
     """The SDK's write side."""
 
     def __init__(self, server: StdioServer) -> None:
@@ -420,14 +410,3 @@ class _WriteStream:
 
     async def aclose(self) -> None:
         self._server.close_sending()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> None:
-        await self.aclose()

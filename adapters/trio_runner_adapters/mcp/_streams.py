@@ -16,7 +16,26 @@ from mcp.shared.message import SessionMessage
 from mcp_types.jsonrpc import JSONRPCMessage
 
 
-class Inbox:
+class Closing:
+    """The ``async with`` of a stream: leaving it closes the stream."""
+
+    async def aclose(self) -> None:
+        """Close it."""
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+
+class Inbox(Closing):
     """Messages on their way to the SDK. It is also the SDK's read side."""
 
     def __init__(self, on_end: Callable[[], None]) -> None:
@@ -60,19 +79,8 @@ class Inbox:
         except anyio.EndOfStream:
             raise StopAsyncIteration from None
 
-    async def __aenter__(self) -> Self:
-        return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> None:
-        await self.aclose()
-
-
-class Outbox:
+class Outbox(Closing):
     """The SDK's write side: passes each message to ``send`` until it is closed."""
 
     def __init__(self, send: Callable[[SessionMessage], Awaitable[None]]) -> None:
@@ -89,14 +97,3 @@ class Outbox:
         """Take no more. A checkpoint."""
         self._closed = True
         await trio.lowlevel.checkpoint()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> None:
-        await self.aclose()

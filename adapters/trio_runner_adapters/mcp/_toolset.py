@@ -16,9 +16,11 @@ import trio_runner_adapters.mcp._callbacks as callbacks_
 import trio_runner_adapters.mcp._calls as calls
 import trio_runner_adapters.mcp._connection as connections
 import trio_runner_adapters.mcp._errors as errors
+import trio_runner_adapters.mcp._http as http
 import trio_runner_adapters.mcp._memory as memory
 import trio_runner_adapters.mcp._options as options_
 import trio_runner_adapters.mcp._reading as reading
+import trio_runner_adapters.mcp._sse as sse
 import trio_runner_adapters.mcp._stdio as stdio
 import trio_runner_adapters.mcp._upkeep as upkeep_
 import trio_runner_adapters.mcp._web as web
@@ -215,7 +217,7 @@ class McpToolset(reading.ServerReading):
             close_timeout=close_timeout,
         )
         return cls(
-            options_.HttpConnector(server),
+            options_.WebConnector(server, http.serve),
             name=options_.web_name(url) if name is None else name,
             start_timeout=start_timeout,
             call_timeout=call_timeout,
@@ -259,7 +261,7 @@ class McpToolset(reading.ServerReading):
             close_timeout=close_timeout,
         )
         return cls(
-            options_.SseConnector(server),
+            options_.WebConnector(server, sse.serve),
             name=options_.web_name(url) if name is None else name,
             start_timeout=start_timeout,
             call_timeout=call_timeout,

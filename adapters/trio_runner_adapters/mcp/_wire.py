@@ -26,6 +26,7 @@ from mcp_types.jsonrpc import JSONRPCMessage
 
 import trio_runner_adapters.mcp._listing as listing
 import trio_runner_adapters.mcp._results as results
+import trio_runner_adapters.mcp._streams as streams
 
 _log = logging.getLogger("trio_runner_adapters.mcp")
 
@@ -179,25 +180,7 @@ class _Write(Protocol):
     async def aclose(self) -> None: ...
 
 
-class _Closing:
-    """The ``async with`` of a stream: leaving it closes the stream."""
-
-    async def aclose(self) -> None:
-        raise NotImplementedError
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> None:
-        await self.aclose()
-
-
-class _WiredRead(_Closing):
+class _WiredRead(streams.Closing):
     def __init__(self, inner: _Read, wire: Wire) -> None:
         self._inner = inner
         self._wire = wire
@@ -246,7 +229,7 @@ class _WiredRead(_Closing):
                     return item
 
 
-class _WiredWrite(_Closing):
+class _WiredWrite(streams.Closing):
     def __init__(self, inner: _Write, wire: Wire) -> None:
         self._inner = inner
         self._wire = wire
