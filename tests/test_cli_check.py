@@ -3,6 +3,7 @@
 Most tests run the command in this process; those marked slow start real ones.
 """
 
+import importlib.machinery
 import io
 import json
 import logging
@@ -439,6 +440,30 @@ def test_an_error_of_the_users_module_is_shown_with_their_traceback_alone(
     assert "broken_module.py" in done.err
     assert "check_target.py" not in done.err
     assert "importlib" not in done.err
+
+
+class LoadsThroughHere(importlib.machinery.SourceFileLoader):
+    """What packages such as beartype put into the import system, for every module."""
+
+    def source_to_code(self, *args: Any, **kwargs: Any) -> Any:
+        return super().source_to_code(*args, **kwargs)
+
+    def exec_module(self, module: Any) -> None:
+        super().exec_module(module)
+
+
+@pytest.mark.parametrize("code", ["def f(:\n", "raise RuntimeError\n", "import no_such_thing\n"])
+def test_a_packages_import_hook_is_not_shown(
+    run: Run, tmp_path: Path, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook = importlib.machinery.FileFinder.path_hook((LoadsThroughHere, [".py"]))
+    monkeypatch.setattr(sys, "path_hooks", [hook, *sys.path_hooks])
+    monkeypatch.setattr(sys, "path_importer_cache", {})
+    (tmp_path / "broken_module.py").write_text(code)
+    done = run("broken_module:make")
+    assert done.status == 2
+    assert "broken_module.py" in done.err
+    assert Path(__file__).name not in done.err
 
 
 def test_an_error_of_a_package_above_the_module_is_shown_too(run: Run, tmp_path: Path) -> None:

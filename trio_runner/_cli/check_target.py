@@ -28,13 +28,8 @@ import trio_runner as tr
 #: What `check_agent` gives to a factory that takes it.
 GIVEN: Final = ("model", "journal", "session")
 _EXPECTED: Final = "expected MODULE:factory or PATH.py:factory, such as my_app.agents:make_agent"
-#: Frames of ours, of trio and of the import system, which say nothing to the user.
-_INSIDE: Final = (
-    str(Path(__file__).parent.parent),
-    str(Path(trio.__file__).parent),
-    str(Path(importlib.__file__).parent),
-    "<frozen importlib",
-)
+#: Frames of ours and of trio, which say nothing to the user.
+_INSIDE: Final = (str(Path(__file__).parent.parent), str(Path(trio.__file__).parent))
 
 
 class TargetError(Exception):
@@ -97,9 +92,9 @@ def _import_module(name: str) -> ModuleType:
         # A package above it is missing, or something that such a package imports.
         missing = f"{name}.".startswith(f"{error.name}.")
         if not missing:
-            raise TargetError(f"importing {name!r} failed:\n{trace_of(error)}") from error
+            raise TargetError(f"importing {name!r} failed:\n{_import_trace(error)}") from error
     except (Exception, SystemExit) as error:  # a package above it may raise anything
-        raise TargetError(f"importing {name!r} failed:\n{trace_of(error)}") from error
+        raise TargetError(f"importing {name!r} failed:\n{_import_trace(error)}") from error
     if missing:
         raise TargetError(
             f"there is no module {name!r}; it is looked for as `python -m` does, in {here!r} "
@@ -129,16 +124,37 @@ def _run(what: str, load: Callable[[], Any]) -> Any:
     try:
         return load()
     except (Exception, SystemExit) as error:  # the user's module may raise anything
-        raise TargetError(f"importing {what!r} failed:\n{trace_of(error)}") from error
+        raise TargetError(f"importing {what!r} failed:\n{_import_trace(error)}") from error
+
+
+def _import_trace(error: BaseException) -> str:
+    """The traceback from the module's own code on.
+
+    Whatever comes before it imports: the import system, or a hook that some other
+    package has put into it.
+    """
+    frame: TracebackType | None = error.__traceback__
+    while frame is not None and not _is_of_a_module(frame):
+        frame = frame.tb_next
+    if frame is None and not isinstance(error, SyntaxError):
+        frame = error.__traceback__
+    return _format(error, frame)
+
+
+def _is_of_a_module(frame: TracebackType) -> bool:
+    code = frame.tb_frame.f_code
+    return code.co_name == "<module>" and not code.co_filename.startswith(_INSIDE)
 
 
 def trace_of(error: BaseException) -> str:
-    """The traceback from the first frame that is neither ours nor the import system's."""
+    """The traceback from the first frame that is neither ours nor trio's."""
     frame: TracebackType | None = error.__traceback__
     while frame is not None and frame.tb_frame.f_code.co_filename.startswith(_INSIDE):
         frame = frame.tb_next
-    if frame is None and not isinstance(error, SyntaxError):
-        frame = error.__traceback__  # all of it is inside
+    return _format(error, frame or error.__traceback__)  # all of it may be inside
+
+
+def _format(error: BaseException, frame: TracebackType | None) -> str:
     lines = traceback.format_exception(type(error), error, frame)
     return "".join(lines).rstrip()
 
