@@ -69,15 +69,16 @@ SURFACE: Mapping[str, Sequence[str]] = {
     ),
     "ToolAgent": (
         "__aenter__", "__aexit__", "generate", "resume", "run_tools", "call_tool",
-        "load_history", "clear",
+        "add_tool", "remove_tool",
     ),
+    "AgentHistory": ("load_history", "clear", "choose_cut", "compact", "trim"),
     "CallContext": ("report_progress", "emit", "attach"),
     "Steps": ("_emit_delta",),
     "McpToolset": ("__aenter__", "__aexit__"),
 }  # fmt: skip
 
 # The classes among them that an application uses.
-PUBLIC = ("ToolRunner", "ToolAgent", "McpToolset")
+PUBLIC = ("ToolRunner", "ToolAgent", "AgentHistory", "McpToolset")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import trio
 
-import trio_runner._core.compaction as compaction
 import trio_runner._core.values as v
 from trio_runner._core.convert import result_from_value
 from trio_runner._core.errors import NotEnteredError
@@ -17,15 +16,17 @@ from trio_runner._core.normalise import normalise_reply
 from trio_runner._core.params import DEFAULT_PARAMS, RequestParams
 from trio_runner._core.planning import ToolTable, plan_tool_calls
 from trio_runner._core.turn import Turn
+from trio_runner._shell.agent_history import AgentHistory
 from trio_runner._shell.batch import Batch, BatchServices
 from trio_runner._shell.belongings import Belongings
 from trio_runner._shell.commits import Commits
-from trio_runner._shell.conversation import Conversation, LastTurn
+from trio_runner._shell.conversation import Conversation
 from trio_runner._shell.hooks import ToolRunnerHooks
-from trio_runner._shell.ki import call_pair_unprotected, call_unprotected
+from trio_runner._shell.ki import call_pair_unprotected
 from trio_runner._shell.loop_agent import Durability, LoopConfig, Planned
 from trio_runner._shell.notices import Notices
 from trio_runner._shell.runner import Input, ToolRunner
+from trio_runner._shell.toolbox import Toolbox
 from trio_runner._shell.tools import as_tool
 from trio_runner.abc import (
     DeltaSink,
@@ -40,7 +41,7 @@ from trio_runner.abc import (
 )
 
 
-class ToolAgent:
+class ToolAgent(AgentHistory):
     """Asks a model, runs the tools it asks for, keeps the conversation.
 
     One turn at a time. ``async with agent`` opens its toolsets and its session;
@@ -110,24 +111,17 @@ class ToolAgent:
             journal=journal,
             session_id=session,
         )
-        #: The agent's own tools by name, and as the tuple that is handed out.
-        self.__own: dict[str, Tool] = {}
-        self.__own_listed: tuple[Tool, ...] = ()
-        self.__toolsets: list[Toolset] = []
-        #: What the toolsets listed last, and all tools merged from it.
-        self.__parts: list[Sequence[Tool]] = []
-        self.__listed: tuple[Tool, ...] = ()
-        for each in tools:
-            self.__take(each)
+        self.__toolbox = Toolbox(name, tools)
         self.__belongings = Belongings(
             self.__conversation,
             name=name,
-            toolsets=self.__toolsets,
+            toolsets=self.__toolbox.toolsets,
             journal=journal,
             session_id=session,
             grace=grace,
             on_open=self.__check_names,
         )
+        super().__init__(self.__conversation, self.__require_open)
 
     # --- what the loop needs (ToolLoopAgent) ------------------------------------
 
@@ -143,15 +137,7 @@ class ToolAgent:
 
     async def list_tools(self) -> Sequence[Tool]:
         """Its own tools and those of its toolsets; the same object while nothing changed."""
-        parts: list[Sequence[Tool]] = [self.__own_listed]
-        parts += [await call_unprotected(toolset.list_tools) for toolset in self.__toolsets]
-        same = len(parts) == len(self.__parts) and all(
-            new is old for new, old in zip(parts, self.__parts, strict=True)
-        )
-        if not same:
-            self.__listed = tuple([tool for part in parts for tool in part])
-            self.__parts = parts
-        return self.__listed
+        return await self.__toolbox.all()
 
     async def reply(self, request: ModelRequest, emit: DeltaSink) -> v.Message:
         """Ask the model once."""
@@ -295,124 +281,12 @@ class ToolAgent:
         assert last is not None
         return last
 
-    # --- the conversation -------------------------------------------------------
-
-    @property
-    def history(self) -> tuple[v.Message, ...]:
-        """The conversation so far: closed steps only, always valid."""
-        return self.__conversation.history.snapshot()
-
-    @property
-    def last_turn(self) -> LastTurn | None:
-        """How the newest turn ended; None before the first end and while one runs."""
-        return self.__conversation.last_turn
-
-    @property
-    def can_resume(self) -> bool:
-        """Whether `resume` has a turn to go on with: the newest has no answer, and none runs.
-
-        Raises:
-          NotEnteredError: the session is not open, so nobody knows.
-        """
-        self.__require_open()
-        return self.__conversation.can_resume
-
-    @trio.lowlevel.enable_ki_protection
-    def load_history(self, messages: Iterable[v.Message]) -> None:
-        """Put ``messages`` in the place of the history; what is damaged is repaired.
-
-        A step left open at the end is kept aside until the next turn begins
-        (which answers it) or `resume` takes it up. Template messages go to the front.
-
-        Raises:
-          BusyError: a turn is running; nothing was changed.
-          NotEnteredError: the session is not open.
-        """
-        self.__require_open()
-        self.__conversation.load(messages)
-
-    @trio.lowlevel.enable_ki_protection
-    def clear(self) -> None:
-        """Forget the conversation but for its templates.
-
-        Raises:
-          BusyError: a turn is running; nothing was changed.
-          NotEnteredError: the session is not open.
-        """
-        self.__require_open()
-        self.__conversation.load(self.__conversation.history.templates())
-
-    @trio.lowlevel.enable_ki_protection
-    def choose_cut(self, *, keep: int = 2, at: int | None = None) -> compaction.HistoryCut | None:
-        """What a summary is to replace in `compact`: all but the newest ``keep`` turns.
-
-        Summarise ``cut.messages``, then hand the cut to `compact` with the summary.
-
-        Args:
-          at: cut before this message of ``history`` instead, which begins a turn or a step.
-
-        Returns:
-          The cut; None when there is nothing older to summarise.
-
-        Raises:
-          HistoryError: a cut ``at`` there parts a step, or leaves nothing to replace.
-          ValueError: ``keep`` is negative.
-        """
-        history = self.__conversation.history
-        if at is not None:
-            return compaction.cut_at(history, at)
-        return compaction.choose_cut(history, keep)
-
-    @trio.lowlevel.enable_ki_protection
-    def compact(self, cut: compaction.HistoryCut, summary: v.Message | str) -> None:
-        """Put ``summary`` in the place of ``cut``, which `choose_cut` gave.
-
-        One commit. What was replaced stays in the journal: see `full_history`. The
-        summary's ``meta`` says ``is_summary``, and templates stay in front of it.
-
-        Raises:
-          BusyError: a turn is running; nothing was changed.
-          HistoryError: the history has changed since the cut was chosen, or the summary is
-            no plain message with content; nothing was changed.
-          NotEnteredError: the session is not open.
-        """
-        self.__require_open()
-        self.__conversation.require_idle("compact the history")
-        history = self.__conversation.history
-        self.__conversation.shorten(compaction.compacted(history, cut, summary))
-
-    @trio.lowlevel.enable_ki_protection
-    def trim(self, *, keep: int = 0) -> int:
-        """Take out what the answers no longer need: all tool steps of a turn but its last.
-
-        Only answered turns are trimmed, and what was said stays. One commit; what
-        was taken out stays in the journal: see `full_history`.
-
-        Args:
-          keep: the newest so many turns are left as they are.
-
-        Returns:
-          How many messages were taken out.
-
-        Raises:
-          BusyError: a turn is running; nothing was changed.
-          NotEnteredError: the session is not open.
-          ValueError: ``keep`` is negative.
-        """
-        self.__require_open()
-        self.__conversation.require_idle("trim the history")
-        record = compaction.trimmed(self.__conversation.history, keep)
-        if record is None:
-            return 0
-        self.__conversation.shorten(record)
-        return record.before - len(self.__conversation.history)
-
     # --- tools ------------------------------------------------------------------
 
     @property
     def tools(self) -> tuple[Tool, ...]:
         """Its own tools, without those of toolsets."""
-        return self.__own_listed
+        return self.__toolbox.own
 
     @trio.lowlevel.enable_ki_protection
     def add_tool(self, tool: Tool | Callable[..., Any], *, replace: bool = False) -> Tool:
@@ -421,15 +295,7 @@ class ToolAgent:
         Raises:
           ValueError: there is a tool of that name, and ``replace`` is False.
         """
-        made = as_tool(tool)
-        if made.name in self.__own and not replace:
-            raise ValueError(
-                f"agent {self.name!r} has a tool {made.name!r} already; pass replace=True to "
-                "put the new one in its place"
-            )
-        self.__own[made.name] = made
-        self.__own_listed = tuple(self.__own.values())
-        return made
+        return self.__toolbox.add(tool, replace=replace)
 
     @trio.lowlevel.enable_ki_protection
     def remove_tool(self, name: str) -> Tool:
@@ -438,11 +304,7 @@ class ToolAgent:
         Raises:
           KeyError: it has no tool of that name.
         """
-        if name not in self.__own:
-            raise KeyError(f"agent {self.name!r} has no tool {name!r}; it has {list(self.__own)}")
-        removed = self.__own.pop(name)
-        self.__own_listed = tuple(self.__own.values())
-        return removed
+        return self.__toolbox.remove(name)
 
     # --- opening and closing ----------------------------------------------------
 
@@ -472,19 +334,6 @@ class ToolAgent:
         ToolTable(await self.list_tools())
 
     # --- inside -----------------------------------------------------------------
-
-    def __take(self, each: Tool | Toolset | Callable[..., Any]) -> None:
-        match each:
-            case Tool():
-                self.add_tool(each)
-            case _ if hasattr(each, "conversation"):
-                raise TypeError(
-                    f"{each!r} is an agent; wrap it in an async function that calls its generate()"
-                )
-            case _ if hasattr(each, "list_tools"):
-                self.__toolsets.append(cast("Toolset", each))
-            case _:
-                self.add_tool(cast("Callable[..., Any]", each))
 
     def __require_open(self) -> None:
         if self.__belongings.are_missing:

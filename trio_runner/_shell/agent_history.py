@@ -1,0 +1,137 @@
+"""`AgentHistory`: what may be done with an agent's conversation between its turns.
+
+What may live here: the part of `ToolAgent` that its users call to read, load and
+shorten the history. What it does is in ``conversation.py`` and ``_core/compaction.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import trio
+
+import trio_runner._core.compaction as compaction
+import trio_runner._core.values as v
+from trio_runner._shell.conversation import Conversation, LastTurn
+
+
+class AgentHistory:
+    """The conversation of an agent, for its users.
+
+    Args:
+      require_open: raises `NotEnteredError` while toolsets or session are not open.
+    """
+
+    def __init__(self, conversation: Conversation, require_open: Callable[[], None]) -> None:
+        self.__conversation = conversation
+        self.__require_open = require_open
+
+    @property
+    def history(self) -> tuple[v.Message, ...]:
+        """The conversation so far: closed steps only, always valid."""
+        return self.__conversation.history.snapshot()
+
+    @property
+    def last_turn(self) -> LastTurn | None:
+        """How the newest turn ended; None before the first end and while one runs."""
+        return self.__conversation.last_turn
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether `resume` has a turn to go on with: the newest has no answer, and none runs.
+
+        Raises:
+          NotEnteredError: the session is not open, so nobody knows.
+        """
+        self.__require_open()
+        return self.__conversation.can_resume
+
+    @trio.lowlevel.enable_ki_protection
+    def load_history(self, messages: Iterable[v.Message]) -> None:
+        """Put ``messages`` in the place of the history; what is damaged is repaired.
+
+        A step left open at the end is kept aside until the next turn begins
+        (which answers it) or `resume` takes it up. Template messages go to the front.
+
+        Raises:
+          BusyError: a turn is running; nothing was changed.
+          NotEnteredError: the session is not open.
+        """
+        self.__require_open()
+        self.__conversation.load(messages)
+
+    @trio.lowlevel.enable_ki_protection
+    def clear(self) -> None:
+        """Forget the conversation but for its templates.
+
+        Raises:
+          BusyError: a turn is running; nothing was changed.
+          NotEnteredError: the session is not open.
+        """
+        self.__require_open()
+        self.__conversation.load(self.__conversation.history.templates())
+
+    @trio.lowlevel.enable_ki_protection
+    def choose_cut(self, *, keep: int = 2, at: int | None = None) -> compaction.HistoryCut | None:
+        """What a summary is to replace in `compact`: all but the newest ``keep`` turns.
+
+        Summarise ``cut.messages``, then hand the cut to `compact` with the summary.
+
+        Args:
+          at: cut before this message of ``history`` instead, which begins a turn or a step.
+
+        Returns:
+          The cut; None when there is nothing older to summarise.
+
+        Raises:
+          HistoryError: a cut ``at`` there parts a step, or leaves nothing to replace.
+          ValueError: ``keep`` is negative.
+        """
+        history = self.__conversation.history
+        if at is not None:
+            return compaction.cut_at(history, at)
+        return compaction.choose_cut(history, keep)
+
+    @trio.lowlevel.enable_ki_protection
+    def compact(self, cut: compaction.HistoryCut, summary: v.Message | str) -> None:
+        """Put ``summary`` in the place of ``cut``, which `choose_cut` gave.
+
+        One commit. What was replaced stays in the journal: see `full_history`. The
+        summary's ``meta`` says ``is_summary``, and templates stay in front of it.
+
+        Raises:
+          BusyError: a turn is running; nothing was changed.
+          HistoryError: the history has changed since the cut was chosen, or the summary is
+            no plain message with content; nothing was changed.
+          NotEnteredError: the session is not open.
+        """
+        self.__require_open()
+        self.__conversation.require_idle("compact the history")
+        history = self.__conversation.history
+        self.__conversation.shorten(compaction.compacted(history, cut, summary))
+
+    @trio.lowlevel.enable_ki_protection
+    def trim(self, *, keep: int = 0) -> int:
+        """Take out what the answers no longer need: all tool steps of a turn but its last.
+
+        Only answered turns are trimmed, and what was said stays. One commit; what
+        was taken out stays in the journal: see `full_history`.
+
+        Args:
+          keep: the newest so many turns are left as they are.
+
+        Returns:
+          How many messages were taken out.
+
+        Raises:
+          BusyError: a turn is running; nothing was changed.
+          NotEnteredError: the session is not open.
+          ValueError: ``keep`` is negative.
+        """
+        self.__require_open()
+        self.__conversation.require_idle("trim the history")
+        record = compaction.trimmed(self.__conversation.history, keep)
+        if record is None:
+            return 0
+        self.__conversation.shorten(record)
+        return record.before - len(self.__conversation.history)
