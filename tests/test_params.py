@@ -142,3 +142,32 @@ def test_seconds_that_must_be_given_are_not_none() -> None:
 def test_params_are_frozen_and_given_by_name() -> None:
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         setattr(DEFAULT_PARAMS, "max_iterations", 3)  # noqa: B010  the point is that it fails
+
+
+# --- structured answers and the choice of tools ---------------------------------
+
+
+@pytest.mark.parametrize("policy", ["auto", "always", "defer", "no_tools"])
+def test_a_structured_policy_is_one_of_four(policy: str) -> None:
+    assert params_of(structured_policy=policy).structured_policy == policy
+    with pytest.raises(ValueError, match="structured_policy is 'never'; expected one of 'auto'"):
+        params_of(structured_policy="never")
+
+
+def test_a_tool_choice_is_a_mode_or_a_name() -> None:
+    assert params_of(tool_choice="look_up").tool_choice == "look_up"
+    for wrong in ("", None, True, ["look_up"]):
+        with pytest.raises(TypeError, match="expected 'auto', 'required', 'none' or a tool's name"):
+            params_of(tool_choice=wrong)
+
+
+def test_a_tools_filter_is_names_or_a_function() -> None:
+    assert params_of(tools_filter=["b", "a", "b"]).tools_filter == frozenset({"a", "b"})
+    assert params_of(tools_filter=()).tools_filter == frozenset()
+    assert params_of(tools_filter=callable).tools_filter is callable
+    base = params_of(tools_filter=["a"])
+    assert tr.RequestParams().over(base).tools_filter == frozenset({"a"})
+    assert params_of(tools_filter=None).over(base).tools_filter is None
+    for wrong in ("look_up", 3, [3], [None]):
+        with pytest.raises(TypeError, match="expected names of tools, or a function"):
+            params_of(tools_filter=wrong)

@@ -33,6 +33,7 @@ from trio_runner._core.errors import NotEnteredError as NotEnteredError
 from trio_runner._core.errors import NothingToResumeError as NothingToResumeError
 from trio_runner._core.errors import SessionLostError as SessionLostError
 from trio_runner._core.errors import StrayCancellationError as StrayCancellationError
+from trio_runner._core.errors import StructuredOutputError as StructuredOutputError
 from trio_runner._core.errors import ToolError as ToolError
 from trio_runner._core.errors import TrioRunnerError as TrioRunnerError
 from trio_runner._core.errors import TurnEndedError as TurnEndedError
@@ -44,6 +45,7 @@ from trio_runner._core.fold import fold as fold
 from trio_runner._core.fold import full_history as full_history
 from trio_runner._core.params import UNSET as UNSET
 from trio_runner._core.params import RequestParams as RequestParams
+from trio_runner._core.params import ToolsFilter as ToolsFilter
 from trio_runner._core.planning import PlannedToolCall as PlannedToolCall
 from trio_runner._core.planning import plan_tool_calls as plan_tool_calls
 from trio_runner._core.public import show_as_public
@@ -52,6 +54,8 @@ from trio_runner._core.reconcile import HistoryRollbackStatus as HistoryRollback
 from trio_runner._core.reconcile import (
     reconcile_interrupted_history as reconcile_interrupted_history,
 )
+from trio_runner._core.structured import OutputFormat as OutputFormat
+from trio_runner._core.structured import StructuredPolicy as StructuredPolicy
 from trio_runner._core.validity import check_history as check_history
 from trio_runner._core.values import AudioContent as AudioContent
 from trio_runner._core.values import CallStatus as CallStatus

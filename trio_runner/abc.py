@@ -18,6 +18,7 @@ import attrs
 import trio_runner._core.events as events
 import trio_runner._core.params as params_
 import trio_runner._core.records as records_
+import trio_runner._core.structured as structured
 import trio_runner._core.values as v
 
 # --- the model side -------------------------------------------------------------
@@ -43,6 +44,8 @@ class ModelRequest:
       tools: what the model may call.
       params: the turn's resolved settings.
       instruction: the system prompt, or None.
+      output: what the reply must be if it is an answer; None: anything. Set only for a
+        model that says ``supports_structured_output``.
     """
 
     delta: Sequence[v.Message]
@@ -50,10 +53,16 @@ class ModelRequest:
     tools: Sequence[Tool]
     params: params_.RequestParams
     instruction: str | None = None
+    output: structured.OutputFormat | None = None
 
 
 class Model(Protocol):
-    """Asks a model once."""
+    """Asks a model once.
+
+    Two more attributes are read if they are there. ``supports_structured_output``: True
+    when it takes ``ModelRequest.output``; otherwise the loop puts the schema into the
+    instruction. ``structured_policy``: what ``"auto"`` means for it (default ``"always"``).
+    """
 
     async def reply(self, request: ModelRequest, emit: DeltaSink) -> v.Message:
         """Return the assistant message that answers ``request``.

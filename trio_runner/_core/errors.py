@@ -94,6 +94,33 @@ class ModelReplyError(ModelError):
     """A model returned something that is not an assistant message."""
 
 
+class StructuredOutputError(ModelError):
+    """A turn that was to end with a structured answer ended without one; its history is valid.
+
+    Attributes:
+      message: the model's last message, or None.
+      problems: one sentence for each thing that is wrong with it.
+      attempts: how many answers were judged and did not fit.
+      end_reason: how the turn ended: ``failed`` when the retries were used up, else
+        what stopped it.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        message: v.Message | None,
+        problems: Sequence[str],
+        attempts: int,
+        end_reason: v.EndReason,
+    ) -> None:
+        super().__init__(text)
+        self.message = message
+        self.problems: tuple[str, ...] = tuple(problems)
+        self.attempts = attempts
+        self.end_reason = end_reason
+
+
 # --- the store's ----------------------------------------------------------------
 
 

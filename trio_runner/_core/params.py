@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import enum
 import sys
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeAlias, cast
 
 import attrs
+
+from trio_runner._core.structured import StructuredPolicy
+
+#: Which tools the model may see: their names, or a function that says so of each tool.
+ToolsFilter: TypeAlias = frozenset[str] | Callable[[Any], bool] | None
 
 
 class _Unset(enum.Enum):
@@ -60,6 +65,45 @@ def _flag(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
         raise TypeError(f"{attribute.name} is {value!r}; expected True or False")
 
 
+def _one_of(*names: str) -> Any:
+    def check(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+        if value is UNSET:
+            return
+        if type(value) is not str or value not in names:
+            expected = ", ".join(map(repr, names))
+            raise ValueError(f"{attribute.name} is {value!r}; expected one of {expected}")
+
+    return check
+
+
+def _check_choice(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    if value is not UNSET and (type(value) is not str or not value):
+        raise TypeError(
+            f"{attribute.name} is {value!r}; expected 'auto', 'required', 'none' or a tool's name"
+        )
+
+
+def _as_filter(value: Iterable[str] | Callable[[Any], bool] | None) -> ToolsFilter:
+    """Names of tools, frozen; everything else as it is."""
+    given: Any = value
+    if type(given) is str or given is UNSET or given is None or callable(given):
+        return cast("Any", given)
+    try:
+        names = frozenset(given)
+    except TypeError:
+        return given
+    return names if all(type(name) is str for name in names) else given
+
+
+def _check_filter(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    if value is UNSET or value is None or type(value) is frozenset or callable(value):
+        return
+    raise TypeError(
+        f"{attribute.name} is {value!r}; expected names of tools, or a function that takes a "
+        "tool and says whether the model may see it"
+    )
+
+
 @attrs.frozen(kw_only=True)
 class RequestParams:
     """How a turn runs. Every field may be left unset.
@@ -71,6 +115,15 @@ class RequestParams:
       max_parallel_tools: at most this many calls of a batch at once (default None: all).
       tool_timeout: seconds for each call, from when it really starts (default None).
       turn_timeout: seconds for the whole turn (default None).
+      structured_policy: when a turn that must end in JSON shows its schema to the model:
+        ``"always"``; ``"defer"``: not before there are tool results, and by one more call
+        where there were none; ``"no_tools"``: always, and the turn offers no tools;
+        ``"auto"``: as the model says, else always (the default).
+      tool_choice: ``"auto"``; ``"required"``: the model must call a tool; ``"none"``: it
+        must not; or the name of the tool that it must call. What is forced holds for one
+        reply, then it is ``"auto"`` again (the default).
+      tools_filter: what the model may see of the tools: names, or a function that says so
+        of each; names that no tool has are ignored (default None: all of them).
       max_result_bytes: cap on one result over all its blocks (default 256 KiB).
       model_settings: passed to the model as they are.
     """
@@ -83,6 +136,13 @@ class RequestParams:
     )
     tool_timeout: float | None = attrs.field(default=UNSET, validator=_seconds)
     turn_timeout: float | None = attrs.field(default=UNSET, validator=_seconds)
+    structured_policy: StructuredPolicy = attrs.field(
+        default=UNSET, validator=_one_of("auto", "always", "defer", "no_tools")
+    )
+    tool_choice: str = attrs.field(default=UNSET, validator=_check_choice)
+    tools_filter: ToolsFilter = attrs.field(
+        default=UNSET, converter=_as_filter, validator=_check_filter
+    )
     max_result_bytes: int = attrs.field(
         default=UNSET, validator=_count(minimum=1024, optional=False)
     )
@@ -105,6 +165,9 @@ DEFAULT_PARAMS: Final = RequestParams(
     max_parallel_tools=None,
     tool_timeout=None,
     turn_timeout=None,
+    structured_policy="auto",
+    tool_choice="auto",
+    tools_filter=None,
     max_result_bytes=256 * 1024,
     model_settings={},
 )
