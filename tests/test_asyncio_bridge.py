@@ -10,7 +10,7 @@ import contextvars
 import functools
 import gc
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, Self, cast
 
@@ -223,6 +223,61 @@ async def test_calls_run_side_by_side() -> None:
                 for _ in range(20):
                     nursery.start_soon(meet)
     assert sorted(places) == list(range(20))
+
+
+class Notebook:
+    """Notes what it is asked, and when it is cancelled."""
+
+    def __init__(self) -> None:
+        self.notes: list[Any] = []
+
+    async def note(self, what: Any, *, twice: bool = False) -> None:
+        await asyncio.sleep(0)
+        self.notes += [what, what] if twice else [what]
+
+    async def fail(self) -> None:
+        raise ValueError("no")
+
+    async def hang(self) -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            self.notes.append("hung up")
+
+
+async def test_a_method_is_given_to_a_nursery_as_any_async_function() -> None:
+    async with AsyncioBridge(Notebook, name="c") as client:
+        async with trio.open_nursery() as nursery:
+            for number in range(3):
+                nursery.start_soon(client.note, number)
+            nursery.start_soon(functools.partial(client.note, "x", twice=True))
+        assert sorted(map(str, await client.notes)) == ["0", "1", "2", "x", "x"]
+
+
+async def test_a_method_in_a_nursery_has_the_outcome_of_a_call() -> None:
+    async with AsyncioBridge(Notebook, name="c") as client:
+        with pytest.RaisesGroup(pytest.RaisesExc(ValueError, match="no")):
+            async with trio.open_nursery(strict_exception_groups=True) as nursery:
+                nursery.start_soon(client.fail)
+        with trio.move_on_after(0.05) as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(client.hang)
+        assert scope.cancelled_caught
+        assert await client.notes == ["hung up"]
+
+
+async def test_a_call_is_stepped_and_closed_as_a_coroutine() -> None:
+    async with AsyncioBridge(Notebook, name="c") as client:
+        call = client.note(1)
+        assert isinstance(call, Coroutine)
+        call.close()  # it was never begun: it is not made, and nothing warns of that
+        with pytest.raises(RuntimeError, match="used already"):
+            await call
+        thrown = client.note(2)
+        with pytest.raises(KeyError):
+            thrown.throw(KeyError("before its first step"))
+        thrown.close()
+        assert await client.notes == []
 
 
 async def test_run_calls_any_function_on_the_loop() -> None:

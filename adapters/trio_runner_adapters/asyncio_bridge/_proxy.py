@@ -53,7 +53,8 @@ def on_loop(value: Any) -> Any:
 class BridgedObject:
     """Stands for an object on the asyncio side: the client, or what it gave back.
 
-    * ``await client.call_tool("x")`` calls a method, synchronous ones too, in the loop's thread;
+    * ``await client.call_tool("x")`` calls a method, synchronous ones too, in the loop's thread,
+      and so does ``nursery.start_soon(client.call_tool, "x")``;
     * ``await client.version`` reads an attribute;
     * ``async with client.session() as session`` enters a context, and ``async for item in
       client.stream()`` iterates; each stays in one asyncio task;
@@ -158,6 +159,7 @@ class BridgedCall:
         "_kwargs",
         "_life",
         "_over",
+        "_steps",
         "_to",
         "_used",
     )
@@ -175,6 +177,8 @@ class BridgedCall:
         self._held: held.Held | None = None
         #: Whether it is being used, or was: each is for one use.
         self._used = False
+        #: What `send` and `throw` drive.
+        self._steps: Generator[Any, Any, Any] | None = None
         #: Whether it is iterated, and whether that has ended.
         self._iterates = False
         self._over = False
@@ -202,6 +206,29 @@ class BridgedCall:
             return wrapped(life, await value if inspect.isawaitable(value) else value)
 
         return await life.perform(functools.partial(name_of, self._to), work, self._channel)
+
+    # --- as a coroutine, which a method must give for `trio.Nursery.start_soon` ---
+
+    @trio.lowlevel.enable_ki_protection
+    def send(self, value: Any) -> Any:
+        """Take one step of awaiting it, as a coroutine does."""
+        if self._steps is None:
+            self._steps = self.__await__()
+        return self._steps.send(value)
+
+    @trio.lowlevel.enable_ki_protection
+    def throw(self, *error: Any) -> Any:
+        """Raise an error where it waits, as a coroutine does."""
+        if self._steps is None:
+            self._steps = self.__await__()
+        return self._steps.throw(*error)
+
+    @trio.lowlevel.enable_ki_protection
+    def close(self) -> None:
+        """Give up awaiting it, as a coroutine does; one that was not begun is never made."""
+        self._used = True
+        if self._steps is not None:
+            self._steps.close()
 
     # --- async with ---
 
