@@ -218,10 +218,15 @@ async def fails_as_pytest_does(question: Question) -> Answer:
     pytest.fail("a secret")
 
 
+async def raises_generator_exit(question: Question) -> Answer:
+    raise GeneratorExit
+
+
 @pytest.mark.parametrize(
     ("elicitation", "kind"),
     [
         (raises_value_error, "ValueError"),
+        (raises_generator_exit, "GeneratorExit"),
         (raises_cancelled_of_asyncio, "CancelledError"),
         (raises_a_stray_cancelled, "Cancelled"),
         (raises_a_group, "ValueError"),
@@ -583,12 +588,17 @@ async def test_a_flood_of_log_messages_is_cut_and_counted(
     assert "'srv': 800 log messages were dropped" in caplog.text
 
 
-async def test_on_log_that_raises_is_contained(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "error", [ValueError("no disk"), GeneratorExit(), pytest.fail.Exception("odd")], ids=repr
+)
+async def test_on_log_that_raises_is_contained(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
     seen: list[object] = []
 
     def on_log(entry: ServerLog) -> None:
         seen.append(entry.data)
-        raise ValueError("no disk")
+        raise error
 
     async def handler(ctx: Ctx) -> str:
         await log(ctx, 1)

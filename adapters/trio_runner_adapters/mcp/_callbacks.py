@@ -339,8 +339,9 @@ class _Desk:
         except BaseException as error:
             if _passed_on(error):
                 return m.ErrorData(code=m.INTERNAL_ERROR, message="the client is ending")
-            # A cancel that nobody around asked for is the function's own failure.
-            if isinstance(error, GeneratorExit) or trio.current_effective_deadline() == -math.inf:
+            # A cancel that nobody around asked for is the function's own failure, and so is
+            # a GeneratorExit while its task runs.
+            if _is_being_closed(error) or trio.current_effective_deadline() == -math.inf:
                 raise
             _log.error("MCP server %r: its %s failed", self._server, what, exc_info=error)
             kinds = ", ".join(sorted({type(leaf).__name__ for leaf in errors.leaves(error)})[:3])
@@ -383,9 +384,9 @@ class _Desk:
         try:
             on_log(entry)
         except BaseException as error:
+            if _is_being_closed(error):
+                raise
             if not _passed_on(error):
-                if not isinstance(error, Exception):
-                    raise
                 _log.exception("MCP server %r: on_log failed", self._server)
 
     def _say_dropped(self) -> None:
@@ -397,6 +398,11 @@ class _Desk:
                 _MAX_LOGS,
                 _LOG_PERIOD,
             )
+
+
+def _is_being_closed(error: BaseException) -> bool:
+    """Whether a coroutine that nobody runs any more is thrown away."""
+    return isinstance(error, GeneratorExit) and not trio.lowlevel.in_trio_task()
 
 
 def _passed_on(error: BaseException) -> bool:
