@@ -269,12 +269,23 @@ async def compressed(exchange: Exchange) -> None:
     await exchange.reply(b"\x00", headers={"content-encoding": "br"})
 
 
+async def no_gzip(exchange: Exchange) -> None:
+    await exchange.reply(b"notgzip" * 1000, headers={"content-encoding": "gzip"})
+
+
+async def no_gzip_in_a_stream(exchange: Exchange) -> None:
+    kind = "text/event-stream"
+    await exchange.reply(b"notgzip" * 1000, kind=kind, headers={"content-encoding": "gzip"})
+
+
 @pytest.mark.parametrize(
     ("how", "said"),
     [
         (garbage, "malformed: not JSON"),
         (html, "'text/html'; expected JSON or events"),
         (compressed, "encoding 'br'"),
+        (no_gzip, "malformed: it is no gzip"),
+        (no_gzip_in_a_stream, "malformed: it is no gzip"),
     ],
 )
 async def test_an_answer_that_is_none_is_that_calls_error_and_the_next_call_works(

@@ -249,7 +249,7 @@ class HttpLink:
                                 await self._event(event, request, place)
                         if place.answered and lingering.deadline == float("inf"):
                             lingering.deadline = trio.current_time() + self._linger
-            except (httpx2.TransportError, httpx2.DecodingError, OSError) as error:
+            except (httpx2.TransportError, OSError) as error:
                 # It may go on in another stream; if not, the request's end says it.
                 _log.debug("MCP server %r: a stream broke: %s", self._name, errors.said(error))
 

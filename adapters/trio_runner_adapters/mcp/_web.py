@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import http
 import re
+import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Final, TypeAlias
+from typing import Final, Self, TypeAlias
 
 import attrs
 import httpx2
@@ -33,8 +34,14 @@ _MAX_REDIRECTS: Final = 5
 _ERROR_BYTES: Final = 65536
 #: Seconds to wait for a connection; how long an answer may take is the call's to say.
 _CONNECT_TIMEOUT: Final = 30.0
-#: What the client can decode. Another encoding could make very much of very little.
-_ENCODINGS: Final = ("", "identity", "gzip", "deflate")
+_PLAIN: Final = ("", "identity")
+#: What can be decoded, by the name of its encoding; more would need more than Python brings.
+_WINDOW_BITS: Final = {"gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
+_ENCODINGS: Final = (*_PLAIN, *_WINDOW_BITS)
+#: Bytes of the header of what is called deflate.
+_HEADER_BYTES: Final = 2
+#: Bytes that are made at a time of a compressed body, which could make very much of very little.
+_INFLATED_BYTES: Final = 65536
 #: A gateway that says this does not know what became of the request.
 _GATEWAY_STATUSES: Final = (502, 504)
 #: How a server says with status 400 that it does not know the session; any other word of a
@@ -154,18 +161,63 @@ async def chunks_of(response: httpx2.Response) -> AsyncGenerator[AsyncIterator[b
     Raises:
       WebError: the body is compressed in a way that nobody asked for.
     """
-    encoding = response.headers.get("content-encoding", "").lower()
+    encoding = response.headers.get("content-encoding", "").strip().lower()
     if encoding not in _ENCODINGS:
         raise WebError(f"it answered in the encoding {encoding[:50]!r}, which was not asked for")
-    chunks = response.aiter_bytes()
+    # Not `aiter_bytes`: data that cannot be decoded ends that one, and what it is fed by,
+    # half-used, is out of reach.
+    raw = response.aiter_raw()
     try:
-        yield chunks
+        yield raw if encoding in _PLAIN else _Inflated(raw, encoding)
     finally:
         with trio.CancelScope() as scope:
             scope.cancel()
             with suppress(Exception):
-                async for _ in chunks:
+                async for _ in raw:
                     pass
+
+
+class _Inflated:
+    """The chunks of a compressed body, each of at most 64 kB, however little it was made of.
+
+    A `WebError` when they are not what the server says they are.
+    """
+
+    def __init__(self, raw: AsyncIterator[bytes], encoding: str) -> None:
+        self._raw = raw
+        self._encoding = encoding
+        self._inflating = zlib.decompressobj(_WINDOW_BITS[encoding])
+        #: What came before it was known whether there is a header: some send deflate without.
+        self._head = b"" if encoding == "deflate" else None
+        #: Whether the last chunk was as long as may be, so that there may be more to it.
+        self._has_more = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        while not self._inflating.eof:
+            data = self._inflating.unconsumed_tail if self._has_more else await anext(self._raw)
+            found = self._inflate(data)
+            self._has_more = len(found) == _INFLATED_BYTES
+            if found:
+                return found
+        raise StopAsyncIteration
+
+    def _inflate(self, data: bytes) -> bytes:
+        head, self._head = self._head, None
+        try:
+            found = self._inflating.decompress(data, _INFLATED_BYTES)
+        except zlib.error as error:
+            if head is None:
+                raise WebError(
+                    f"the server's answer was malformed: it is no {self._encoding}: {error}"
+                ) from error
+            self._inflating = zlib.decompressobj(-zlib.MAX_WBITS)
+            return self._inflate(head + data)
+        if head is not None and len(head + data) < _HEADER_BYTES:
+            self._head = head + data
+        return found
 
 
 async def body_of(response: httpx2.Response, limit_bytes: int) -> bytes:
