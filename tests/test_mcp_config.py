@@ -151,6 +151,7 @@ def test_secrets_do_not_show() -> None:
 # --- what is refused ------------------------------------------------------------
 
 NAME = "mcpServers.git"
+URL = "http://u"
 
 
 @pytest.mark.parametrize(
@@ -172,11 +173,17 @@ NAME = "mcpServers.git"
         ),
         ({"command": "x", "start_timeout": "5"}, f"{NAME}.start_timeout: expected a number"),
         ({"command": "x", "start_timeout": 0}, f"{NAME}.start_timeout: Input should be greater"),
-        ({"url": "u", "headers": {"A": True}}, f"{NAME}.headers.A: expected text, found true"),
+        (
+            {"url": "http://u", "headers": {"A": True}},
+            f"{NAME}.headers.A: expected text, found true",
+        ),
         ({}, f"{NAME}: has no 'url', which a http server needs"),
         ({"type": "stdio"}, f"{NAME}: has no 'command', which a stdio server needs"),
         ({"command": "x", "url": "u"}, f"{NAME}.url: a stdio server has none"),
-        ({"type": "sse", "command": "x", "url": "u"}, f"{NAME}.command: a sse server has none"),
+        (
+            {"type": "sse", "command": "x", "url": "http://u"},
+            f"{NAME}.command: a sse server has none",
+        ),
         ({"type": "ws", "url": "u"}, f"{NAME}.type: found 'ws'; expected one of 'stdio'"),
         (
             {"type": "http", "transport": "sse", "url": "u"},
@@ -194,20 +201,77 @@ def test_what_is_wrong_is_refused_with_its_place(entry: Any, problem: str) -> No
     assert found.startswith(problem)
 
 
+def places_of(servers: Any, env: Mapping[str, str] | None = None) -> list[str]:
+    return [each.partition(": ")[0] for each in problems_of(servers, env)]
+
+
 def test_all_that_is_wrong_is_said_at_once() -> None:
-    found = problems_of(
+    found = places_of(
         {
             "a": {"command": "${NO_SUCH}", "args": ["${NOR_THIS}"]},
             " ": {"command": "x"},
             "b.c": {"url": "u", "command": "x"},
+            "d": {"url": "ftp://x", "headers": {"A B": "x", "C": "${NO_SUCH}"}, "mode": "odd"},
+            "e": {"type": "odd", "args": ["${NO_SUCH}"]},
+            "f": 3,
         }
     )
-    assert [each.partition(":")[0] for each in found] == [
+    assert found == [
         "mcpServers.a.command",
         "mcpServers.a.args[0]",
         'mcpServers[" "]',
         'mcpServers["b.c"].url',
+        "mcpServers.d.mode",
+        "mcpServers.d.url",
+        'mcpServers.d.headers["A B"]',
+        "mcpServers.d.headers.C",
+        "mcpServers.e.type",
+        "mcpServers.e.args[0]",
+        "mcpServers.f",
     ]
+
+
+def test_a_wrong_type_hides_nothing_else_of_its_server_and_causes_nothing_else() -> None:
+    entry: dict[str, Any] = {
+        "command": 1,
+        "args": ["a\0", 2, "${NO_SUCH}"],
+        "env": {"A": 3, "B": "${NO_SUCH}", 4: "x"},
+        "cwd": [],
+        "timeout": 30,
+    }
+    assert places_of({"a": entry}) == [
+        "mcpServers.a.command",
+        "mcpServers.a.args[1]",
+        "mcpServers.a.env.A",
+        "mcpServers.a.env[4]",
+        "mcpServers.a.cwd",
+        "mcpServers.a.timeout",
+        "mcpServers.a.args[0]",
+        "mcpServers.a.args[2]",
+        "mcpServers.a.env.B",
+    ]
+    assert places_of({"a": {"type": 1, "headers": {"A": "\n"}}}) == ["mcpServers.a.type"]
+    assert places_of({"a": {"url": 1}, "b": {"url": [], "command": "x"}}) == [
+        "mcpServers.a.url",
+        "mcpServers.b.url",
+    ]
+
+
+def test_a_config_that_is_refused_is_not_changed() -> None:
+    source = {"a": {"command": 1, "args": ["x", 2], "env": {"A": 3}}}
+    problems_of(source)
+    assert source == {"a": {"command": 1, "args": ["x", 2], "env": {"A": 3}}}
+
+
+@pytest.mark.parametrize("source", [b"mcp.json", 3, None, ["mcp.json"]])
+def test_what_is_no_source_is_a_type_error_that_says_what_is_one(source: Any) -> None:
+    with pytest.raises(TypeError, match=r"source is a .*; expected the path of a JSON file"):
+        load_servers(source)
+
+
+def test_a_path_that_is_none_is_refused_as_a_config() -> None:
+    with pytest.raises(McpConfigError, match="cannot be read: no path: "):
+        load_servers("\0")
 
 
 @pytest.mark.parametrize(
@@ -252,7 +316,7 @@ def test_what_the_toolset_refuses_is_refused_with_its_place() -> None:
     with pytest.raises(McpConfigError) as caught:
         load_servers(source)
     first, second = caught.value.problems
-    assert first.startswith("mcpServers.a: ValueError: mode is 'odd'")
+    assert first.startswith("mcpServers.a.mode: mode is 'odd'; expected one of auto, legacy")
     assert second == ("mcpServers.b.url: is no usable URL; expected http://... or https://...")
 
 
@@ -265,7 +329,17 @@ def test_what_the_toolset_refuses_is_refused_with_its_place() -> None:
         {"url": "ftp://${T}@x/${T}?${T}#${T}", "type": "sse"},
         {"url": "http://x/", "headers": {"X": "${T}\r\n"}},
         {"url": "http://x/", "headers": {"X Y": "${T}"}},
-        {"url": "${T}", "mode": "odd"},
+        {"url": "http://x/${T}\0"},
+        {"url": "http://x:0/${T}"},
+        {"url": "http://x/", "headers": {"X": " ${T}"}},
+        {"url": "http://x/", "headers": {"X": "${T}\xe9"}},
+        {"command": "${T}\0"},
+        {"command": "x", "cwd": "${T}\0"},
+        {"command": "x", "args": ["${T}\0"]},
+        {"command": "x", "env": {"A": "${T}\0"}},
+        {"command": "x", "env": {"A=B": "${T}"}},
+        {"command": "x", "env": {"": "${T}"}},
+        {"command": "x", "args": ["${T}\ud800"]},
     ],
 )
 def test_a_refusal_shows_no_value_of_a_variable(server: dict[str, Any]) -> None:
@@ -301,12 +375,13 @@ ENV = {"A": "1", "EMPTY": "", "NESTED": "${A}"}
     ],
 )
 def test_variables_are_expanded_once(text: str, expanded: str) -> None:
-    entry = {"command": text, "args": [text], "env": {"K": text}, "cwd": text}
-    web = {"url": f"https://{text}", "headers": {"K": text}}
+    entry = {"command": f"/{text}", "args": [text], "env": {"K": text}, "cwd": f"/{text}"}
+    web = {"url": f"https://x/{text}", "headers": {"K": text}}
     process, page = read({"a": entry, "b": web}, ENV).servers
-    assert process.command == process.args[0] == process.cwd == expanded
+    assert process.command == process.cwd == f"/{expanded}"
+    assert process.args == (expanded,)
     assert process.env == page.headers == {"K": expanded}
-    assert page.url == f"https://{expanded}"
+    assert page.url == f"https://x/{expanded}"
 
 
 @pytest.mark.parametrize(
@@ -806,3 +881,9 @@ def test_authentication_for_a_server_that_is_not_there_is_refused() -> None:
         load_servers({"mcpServers": {"a": {"command": "x"}}}, auth={"c": ("u", "p")})
     with pytest.raises(ValueError, match="'c'"):
         load_servers({"mcpServers": {"a": {"command": "x"}}}, callbacks={"c": Callbacks()})
+
+
+def test_authentication_of_a_wrong_type_is_refused_with_its_server() -> None:
+    source = {"servers": {"a": {"url": URL}}}
+    with pytest.raises(McpConfigError, match=r"config: servers\.a: TypeError: auth is a int;"):
+        load_servers(source, auth={"a": 3})

@@ -219,6 +219,38 @@ def test_a_wrong_option_is_refused_at_set_up(
         McpToolset.stdio("server", **options)
 
 
+@pytest.mark.parametrize(
+    ("options", "error", "place"),
+    [
+        ({"args": ["a", "secret\0"]}, ValueError, "args[1] holds a NUL character"),
+        ({"args": [b"secret"]}, TypeError, "args[0] is a bytes; expected text"),
+        ({"args": ["secret\ud800"]}, ValueError, "args[0] holds a character that cannot be"),
+        ({"env": {"A": "secret\0"}}, ValueError, "env['A'] holds a NUL character"),
+        ({"env": {"A": 1}}, TypeError, "env['A'] is a int; expected text"),
+        ({"env": {"A=B": "secret"}}, ValueError, "env['A=B'] has a name that no variable can"),
+        ({"cwd": "secret\0"}, ValueError, "cwd holds a NUL character"),
+        ({"cwd": b"secret"}, TypeError, "cwd is a bytes; expected text"),
+        ({"cwd": ""}, ValueError, "cwd is empty; expected a path"),
+        ({"command": "secret\0"}, ValueError, "command holds a NUL character"),
+        ({"command": b"secret"}, TypeError, "command is a bytes; expected text"),
+        ({"command": ""}, ValueError, "command is empty; expected a path"),
+    ],
+)
+def test_what_no_program_can_be_given_is_refused_with_its_place_and_not_shown(
+    options: dict[str, Any], error: type[Exception], place: str
+) -> None:
+    given: dict[str, Any] = {"command": "server", **options}
+    with pytest.raises(error) as caught:
+        McpToolset.stdio(**given)
+    assert str(caught.value).startswith(place)
+    assert "secret" not in str(caught.value)
+
+
+def test_paths_are_taken_as_text(tmp_path: Path) -> None:
+    made = McpToolset.stdio(tmp_path / "server", [tmp_path], cwd=tmp_path)
+    assert made.name == "server"
+
+
 def test_the_name_is_the_programs_by_default() -> None:
     assert McpToolset.stdio("/usr/bin/some-server").name == "some-server"
 

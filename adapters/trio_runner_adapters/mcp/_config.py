@@ -13,18 +13,21 @@ puzzle over.
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeAlias, cast
 
 import attrs
 import pydantic
+from pydantic_core import ErrorDetails
 
 import trio_runner as tr
+import trio_runner_adapters.mcp._options as options
 
 _log = logging.getLogger("trio_runner_adapters.mcp")
 
@@ -48,7 +51,7 @@ _FOUND: Final[Mapping[type, str]] = {
     str: "text", list: "a list", dict: "an object", bool: "true or false", int: "a number",
     float: "a number", type(None): "null",
 }  # fmt: skip
-_ALIASES: Final = {
+_ALIASES: Final[Mapping[str, Literal["stdio", "http", "sse"]]] = {
     "stdio": "stdio",
     "http": "http",
     "streamable-http": "http",
@@ -101,14 +104,6 @@ class _Entry(pydantic.BaseModel):
     mode: str | None = None
 
 
-class _File(pydantic.BaseModel):
-    """The whole file."""
-
-    model_config = pydantic.ConfigDict(extra="allow", strict=True)
-
-    servers: dict[str, _Entry]
-
-
 @attrs.frozen(kw_only=True)
 class ServerConfig:
     """One server of a config, checked and expanded.
@@ -135,10 +130,17 @@ class ServerConfig:
 
 @attrs.frozen
 class Config:
-    """What a config says: its servers in its order, and the names of those it disables."""
+    """What a config says: its servers in its order, and the names of those it disables.
+
+    Attributes:
+      source: where it was read, in words.
+      key: under which the servers stand.
+    """
 
     servers: tuple[ServerConfig, ...]
     disabled: tuple[str, ...]
+    source: str = "the config"
+    key: str = "mcpServers"
 
 
 # --- reading --------------------------------------------------------------------
@@ -151,41 +153,49 @@ def read_config(
 
     Raises:
       McpConfigError: anything is not as it should be.
+      TypeError: ``source`` is neither a path nor a mapping.
     """
     if isinstance(source, Mapping):
         where, data = "the config", source
     else:
-        where = f"config {os.fspath(source)!r}"
-        data = _load(Path(source), where)
+        path = os.fspath(source) if isinstance(source, os.PathLike) else source
+        if type(path) is not str:
+            raise TypeError(
+                f"source is a {type(source).__name__}; expected the path of a JSON file, as text, "
+                "or what it would hold, as a mapping"
+            )
+        where = f"config {path!r}"
+        data = _load(Path(path), where)
     key = "servers" if "mcpServers" not in data and "servers" in data else "mcpServers"
     if key not in data:
         raise McpConfigError(
             where, [f"it has no 'mcpServers'; expected {{{key!r}: {{name: {{...}}}}}}"]
         )
-    try:
-        file = _File.model_validate({"servers": _plain(data[key])})
-    except pydantic.ValidationError as error:
-        raise McpConfigError(where, _said(error, key)) from None
+    if not isinstance(data[key], Mapping):
+        raise McpConfigError(where, [f"{key}: expected an object, found {_found(data[key])}"])
     reading = _Reading(key, env)
-    servers = [
-        server for name, entry in file.servers.items() if (server := reading.server(name, entry))
-    ]
+    given = cast("Mapping[object, object]", data[key])
+    servers = [server for each in given.items() if (server := reading.server(*each))]
     if reading.problems:
         raise McpConfigError(where, reading.problems)
-    _warn_unknown(where, key, file)
-    disabled = [name for name, entry in file.servers.items() if entry.disabled]
-    return Config(tuple(servers), tuple(disabled))
+    _warn_unknown(where, reading.unknown)
+    return Config(tuple(servers), tuple(reading.disabled), where, key)
 
 
 def _plain(value: object) -> object:
-    """Mappings as dicts, two levels down: strict validation takes nothing else."""
+    """An entry as strict validation takes it, with lists and objects of its own."""
     if not isinstance(value, Mapping):
         return value
-    mapping = cast("Mapping[Any, Any]", value)
-    return {
-        key: dict(cast("Mapping[Any, Any]", entry)) if isinstance(entry, Mapping) else entry
-        for key, entry in mapping.items()
-    }
+    entry = dict(cast("Mapping[object, object]", value))
+    for key, each in entry.items():
+        match each:
+            case Mapping():
+                entry[key] = dict(cast("Mapping[object, object]", each))
+            case list():
+                entry[key] = list(cast("list[object]", each))
+            case _:
+                pass
+    return entry
 
 
 def _load(path: Path, where: str) -> Mapping[str, Any]:
@@ -194,6 +204,8 @@ def _load(path: Path, where: str) -> Mapping[str, Any]:
             raw = file.read(_MAX_BYTES + 1)
     except OSError as error:
         raise McpConfigError(where, [f"cannot be read: {error.strerror or error}"]) from error
+    except ValueError as error:
+        raise McpConfigError(where, [f"cannot be read: no path: {error}"]) from error
     if len(raw) > _MAX_BYTES:
         raise McpConfigError(where, [f"is longer than {_MAX_BYTES} bytes"])
     try:
@@ -229,55 +241,116 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class _Reading:
-    """From entries to values; collects what is wrong."""
+    """From entries to values; collects what is wrong with them, all of it."""
 
     def __init__(self, key: str, env: Mapping[str, str]) -> None:
         self._key = key
         self._env = env
         self.problems: list[str] = []
+        #: Names of the servers that are switched off.
+        self.disabled: list[str] = []
+        #: Places of the keys that nobody knows here.
+        self.unknown: list[str] = []
+        #: Fields of the entry being read that are no use, as was said already.
+        self._broken: frozenset[str] = frozenset()
 
-    def server(self, name: str, entry: _Entry) -> ServerConfig | None:
+    def server(self, name: object, given: object) -> ServerConfig | None:
         """The server, or None when it is disabled or there are problems."""
+        if type(name) is not str:
+            self._add((self._key,), f"expected text as a server's name, found {_found(name)}")
+            return None
         at: Place = (self._key, name)
         if not name.strip():
             self._add(at, "a server needs a name; found an empty one")
-        kind = self._kind(at, entry)
-        if entry.disabled or kind is None:
+        entry = self._entry(at, given)
+        if entry is None:
             return None
-        timeouts = self._timeouts(at, entry)
+        self.unknown += [shown_place((*at, extra)) for extra in entry.model_extra or {}]
+        kind = self._kind(at, entry)
+        if entry.disabled:
+            self.disabled.append(name)
+            return None
         shared: dict[str, Any] = {
-            "name": name, "kind": kind, "required": entry.required, "timeouts": timeouts,
-            "mode": entry.mode,
+            "name": name, "required": entry.required, "timeouts": self._timeouts(at, entry),
+            "mode": self._mode(at, entry.mode),
         }  # fmt: skip
-        if kind == "stdio":
-            return ServerConfig(
-                command=self._text((*at, "command"), entry.command or ""),
-                args=tuple([self._text((*at, "args", i), a) for i, a in enumerate(entry.args)]),
-                env=self._texts((*at, "env"), entry.env),
-                cwd=None if entry.cwd is None else self._text((*at, "cwd"), entry.cwd),
-                **shared,
-            )
-        return ServerConfig(
-            url=self._text((*at, "url"), entry.url or ""),
-            headers=self._texts((*at, "headers"), entry.headers),
-            **shared,
-        )
+        process, page = self._process(at, entry, kind), self._page(at, entry, kind)
+        if kind is None:
+            return None
+        return ServerConfig(kind=kind, **(process if kind == "stdio" else page), **shared)
 
-    def _kind(self, at: Place, entry: _Entry) -> str | None:
+    def _entry(self, at: Place, given: object) -> _Entry | None:
+        """The entry without what is of a wrong type, so that the rest is looked at all the same."""
+        self._broken = frozenset()
+        plain = _plain(given)
+        try:
+            return _Entry.model_validate(plain)
+        except pydantic.ValidationError as error:
+            faults = error.errors(include_url=False)
+        self.problems += [_said(each, at) for each in faults]
+        if type(plain) is not dict:
+            return None
+        entry = cast("dict[str, Any]", plain)
+        places = [each["loc"] for each in faults]
+        self._broken = frozenset(str(place[0]) for place in places if len(place) == 1)
+        for place in places:
+            _take_out(entry, place)
+        return _Entry.model_validate(entry)
+
+    def _process(self, at: Place, entry: _Entry, kind: str | None) -> dict[str, Any]:
+        argument, path, variable = (
+            (options.argument_problem, options.path_problem, options.variable_problem)
+            if kind == "stdio"
+            else (None, None, None)
+        )
+        command = path if entry.command is not None else None
+        return {
+            "command": self._text((*at, "command"), entry.command or "", command),
+            "args": tuple(
+                [self._text((*at, "args", i), a, argument) for i, a in enumerate(entry.args)]
+            ),
+            "env": self._texts((*at, "env"), entry.env, variable),
+            "cwd": None if entry.cwd is None else self._text((*at, "cwd"), entry.cwd, path),
+        }
+
+    def _page(self, at: Place, entry: _Entry, kind: str | None) -> dict[str, Any]:
+        url, header = (
+            (options.url_problem, options.header_problem)
+            if kind in ("http", "sse")
+            else (None, None)
+        )
+        url = url if entry.url is not None else None
+        return {
+            "url": self._text((*at, "url"), entry.url or "", url),
+            "headers": self._texts((*at, "headers"), entry.headers, header),
+        }
+
+    def _kind(self, at: Place, entry: _Entry) -> Literal["stdio", "http", "sse"] | None:
+        if self._broken & {"type", "transport"}:
+            return None
         said = {entry.type, entry.transport} - {None}
         kinds = {_ALIASES.get(cast("str", one)) for one in said}
         if None in kinds or len(kinds) > 1:
             found = " and ".join(sorted(repr(one) for one in said))
             self._add((*at, "type"), f"found {found}; expected one of 'stdio', 'http', 'sse'")
             return None
-        implied = "stdio" if entry.command is not None else "http"
-        kind = cast("str", kinds.pop()) if kinds else implied
+        has = {name for name in ("command", "url") if getattr(entry, name) is not None}
+        kind = "stdio" if "command" in has | self._broken else "http"
+        if kinds:
+            kind = _ALIASES[said.pop() or ""]
         needed, other = ("command", "url") if kind == "stdio" else ("url", "command")
-        if getattr(entry, needed) is None:
+        if needed not in has | self._broken:
             self._add(at, f"has no {needed!r}, which a {kind} server needs")
-        if getattr(entry, other) is not None:
+        if other in has:
             self._add((*at, other), f"a {kind} server has none; expected {needed!r} alone")
         return kind
+
+    def _mode(self, at: Place, mode: str | None) -> str | None:
+        try:
+            return None if mode is None else options.checked_mode(mode)
+        except ValueError as error:
+            self._add((*at, "mode"), str(error))
+            return None
 
     def _timeouts(self, at: Place, entry: _Entry) -> dict[str, float]:
         names = ("start_timeout", "call_timeout", "close_timeout")
@@ -294,12 +367,24 @@ class _Reading:
             found["call_timeout"] = entry.timeout / 1000
         return found
 
-    def _texts(self, at: Place, texts: Mapping[str, str]) -> dict[str, str]:
-        return {key: self._text((*at, key), text) for key, text in texts.items()}
+    def _texts(
+        self, at: Place, texts: Mapping[str, str], check: Callable[[str, str], str | None] | None
+    ) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for key, text in texts.items():
+            each = None if check is None else functools.partial(check, key)
+            found[key] = self._text((*at, key), text, each)
+        return found
 
-    def _text(self, at: Place, text: str) -> str:
+    def _text(self, at: Place, text: str, check: Callable[[str], str | None] | None) -> str:
         """``text`` with its variables expanded, once: a value is not expanded again."""
-        return _VARIABLE.sub(lambda found: self._value(at, found[0], found[1]), text)
+        before = len(self.problems)
+        found = _VARIABLE.sub(lambda found: self._value(at, found[0], found[1]), text)
+        # What could not be expanded is no fault of its own.
+        known = len(self.problems) == before
+        if known and check is not None and (problem := check(found)) is not None:
+            self._add(at, problem)
+        return found
 
     def _value(self, at: Place, whole: str, inside: str) -> str:
         if inside.startswith("input:"):
@@ -340,25 +425,37 @@ def shown_place(place: Iterable[str | int]) -> str:
     return shown
 
 
-def _said(error: pydantic.ValidationError, key: str) -> list[str]:
-    """A sentence for each fault. No value is shown, since it may be a secret."""
-    problems: list[str] = []
-    for each in error.errors(include_url=False):
-        place = [part for part in each["loc"] if part != "[key]"]
-        kind: type = type(cast("object", each["input"]))
-        found = _FOUND.get(kind, kind.__name__)
-        expected = _EXPECTED.get(each["type"])
-        problem = each["msg"] if expected is None else f"expected {expected}, found {found}"
-        problems.append(f"{shown_place([key, *place[1:]])}: {problem}")
-    return problems
+def _said(fault: ErrorDetails, at: Place) -> str:
+    """A sentence for a fault. No value is shown, since it may be a secret."""
+    place = [part for part in fault["loc"] if part != "[key]"]
+    expected = _EXPECTED.get(fault["type"])
+    problem = (
+        fault["msg"]
+        if expected is None
+        else f"expected {expected}, found {_found(cast('object', fault['input']))}"
+    )
+    return f"{shown_place((*at, *place))}: {problem}"
 
 
-def _warn_unknown(where: str, key: str, file: _File) -> None:
-    unknown = [
-        shown_place((key, name, extra))
-        for name, entry in file.servers.items()
-        for extra in entry.model_extra or {}
-    ]
+def _found(value: object) -> str:
+    return _FOUND.get(type(value), type(value).__name__)
+
+
+def _take_out(entry: dict[str, Any], place: tuple[int | str, ...]) -> None:
+    """Take out what stands at ``place``; in a list the others keep their numbers."""
+    field = cast("str", place[0])
+    inside: object = entry[field]
+    match inside, place[1:]:
+        case list(), (int(number), *_):
+            inside[number] = ""
+        case dict(), (part, *_):
+            texts = cast("dict[object, object]", inside)
+            entry[field] = {key: each for key, each in texts.items() if str(key) != str(part)}
+        case _:
+            del entry[field]
+
+
+def _warn_unknown(where: str, unknown: Sequence[str]) -> None:
     if unknown:
         more = len(unknown) - _SHOWN
         _log.warning(

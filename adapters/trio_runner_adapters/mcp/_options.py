@@ -84,25 +84,56 @@ def checked_flag(name: str, value: bool) -> bool:
 def _checked_url(value: str) -> str:
     if type(value) is not str:
         raise TypeError(f"url is {value!r}; expected text")
-    try:
-        usable = is_web_url(value)
-    except (ValueError, httpx2.InvalidURL) as error:
-        raise ValueError(f"url is {shown_url(value)!r}, which is none: {error}") from None
-    if not usable:
-        raise ValueError(f"url is {shown_url(value)!r}; expected http://... or https://...")
+    if (problem := url_problem(value)) is not None:
+        raise ValueError(f"url is {shown_url(value)!r}, which {problem}")
     return value
 
 
-def is_web_url(value: str) -> bool:
-    """Return whether ``value`` is a URL that can be asked by HTTP.
+def url_problem(value: str) -> str | None:
+    """Say what is wrong with a URL that HTTP is to ask, without any part of it; None: nothing."""
+    wanted = "expected http://... or https://..."
+    try:
+        parts = urlsplit(value)
+        port, host = parts.port, parts.hostname
+        httpx2.URL(value)
+    except (ValueError, httpx2.InvalidURL):
+        # What these say may quote it.
+        return f"is no usable URL; {wanted}"
+    if parts.scheme not in ("http", "https") or not host or port == 0:
+        return f"is no usable URL; {wanted}"
+    return None
 
-    Raises:
-      ValueError, httpx2.InvalidURL: it is no URL at all; the text may quote it.
-    """
-    parts = urlsplit(value)
-    usable = parts.scheme in ("http", "https") and bool(parts.hostname)
-    httpx2.URL(value)
-    return usable
+
+def argument_problem(value: str) -> str | None:
+    """Say why a program cannot be given ``value``, without showing it; None: it can."""
+    if "\0" in value:
+        return "holds a NUL character; expected text that a program can be given"
+    try:
+        os.fsencode(value)
+    except UnicodeEncodeError:
+        return "holds a character that cannot be encoded; expected text"
+    return None
+
+
+def path_problem(value: str) -> str | None:
+    """Say why ``value`` can be no path, without showing it; None: it can."""
+    return argument_problem(value) if value else "is empty; expected a path"
+
+
+def variable_problem(name: str, value: str) -> str | None:
+    """Say why a process cannot have the variable ``name``, without its value; None: it can."""
+    if not name or "=" in name:
+        return "has a name that no variable can have; expected one without '='"
+    return argument_problem(name) or argument_problem(value)
+
+
+def header_problem(name: str, value: str) -> str | None:
+    """Say why a header cannot be sent, without its value; None: it can."""
+    if not _HEADER_NAME.fullmatch(name):
+        return "cannot be sent: its name is none of HTTP's"
+    if any(part in value for part in "\r\n\0") or value.strip(" \t") != value:
+        return "cannot be sent; expected one line without blanks at its ends"
+    return None if value.isascii() else "cannot be sent; expected ASCII"
 
 
 def shown_url(url: str) -> str:
@@ -126,8 +157,8 @@ def _checked_headers(value: Mapping[str, str] | None) -> dict[str, str]:
         if type(name) is not str or type(text) is not str:
             # Not shown: a header is where secrets are.
             raise TypeError(f"headers[{name!r}] is a {type(text).__name__}; expected text")
-        if not _HEADER_NAME.fullmatch(name) or any(part in text for part in "\r\n\0"):
-            raise ValueError(f"headers[{name!r}] cannot be sent; expected one line under a name")
+        if (problem := header_problem(name, text)) is not None:
+            raise ValueError(f"headers[{name!r}] {problem}")
         checked[name] = text
     return checked
 
@@ -224,7 +255,7 @@ class MemoryConnector:
 
 def stdio_command(
     command: str | os.PathLike[str],
-    args: Sequence[str],
+    args: Sequence[str | os.PathLike[str]],
     *,
     env: Mapping[str, str] | None,
     cwd: str | os.PathLike[str] | None,
@@ -236,14 +267,44 @@ def stdio_command(
     if type(args) is str:
         raise TypeError(f"args is the text {args!r}; expected a sequence of arguments")
     return stdio.StdioCommand(
-        command=os.fspath(command),
-        args=tuple([os.fspath(arg) for arg in args]),
-        env=None if env is None else dict(env),
-        cwd=cwd,
+        command=_checked_path("command", command),
+        args=tuple([_checked_argument(f"args[{i}]", arg) for i, arg in enumerate(args)]),
+        env=_checked_env(env),
+        cwd=None if cwd is None else _checked_path("cwd", cwd),
         stderr=checked_stderr(stderr),
         max_message_bytes=positive("max_message_bytes", max_message_bytes),
         close_timeout=seconds("close_timeout", close_timeout),
     )
+
+
+def _checked_path(name: str, value: str | os.PathLike[str]) -> str:
+    path = _checked_argument(name, value)
+    if (problem := path_problem(path)) is not None:
+        raise ValueError(f"{name} {problem}")
+    return path
+
+
+def _checked_argument(name: str, value: str | os.PathLike[str]) -> str:
+    """``value`` as text. It may be a secret, so that no error shows it."""
+    given: object = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if type(given) is not str:
+        raise TypeError(f"{name} is a {type(given).__name__}; expected text or a path of text")
+    if (problem := argument_problem(given)) is not None:
+        raise ValueError(f"{name} {problem}")
+    return given
+
+
+def _checked_env(value: Mapping[str, str] | None) -> dict[str, str] | None:
+    if value is None:
+        return None
+    checked: dict[str, str] = {}
+    for name, text in cast("Mapping[object, object]", value).items():
+        if type(name) is not str or type(text) is not str:
+            raise TypeError(f"env[{name!r}] is a {type(text).__name__}; expected text")
+        if (problem := variable_problem(name, text)) is not None:
+            raise ValueError(f"env[{name!r}] {problem}")
+        checked[name] = text
+    return checked
 
 
 def program_name(command: str | os.PathLike[str]) -> str:

@@ -17,7 +17,6 @@ from types import TracebackType
 from typing import Any, Final, Literal, Self
 
 import attrs
-import httpx2
 import trio
 
 import trio_runner as tr
@@ -25,7 +24,6 @@ import trio_runner.abc as abc
 import trio_runner_adapters.mcp._config as configs
 import trio_runner_adapters.mcp._errors as errors
 import trio_runner_adapters.mcp._names as names
-import trio_runner_adapters.mcp._options as options_
 from trio_runner_adapters.mcp._callbacks import Callbacks
 from trio_runner_adapters.mcp._toolset import McpToolset
 
@@ -294,6 +292,7 @@ def load_servers(
 
     Raises:
       McpConfigError: anything in it is not as it should be; every fault with its place.
+      TypeError: ``source`` is neither a path nor a mapping.
       ValueError: ``callbacks`` or ``auth`` name a server that it does not have.
     """
     config = configs.read_config(source, os.environ if env is None else env)
@@ -319,25 +318,11 @@ def load_servers(
         try:
             toolsets[server.name] = _made(server, options)
         except (TypeError, ValueError) as error:
-            problems.append(_refused(server, error))
+            place = configs.shown_place((config.key, server.name))
+            problems.append(f"{place}: {errors.said(error)}")
     if problems:
-        raise configs.McpConfigError("the config", problems)
+        raise configs.McpConfigError(config.source, problems)
     return McpServers(toolsets, disabled=config.disabled)
-
-
-def _refused(server: configs.ServerConfig, error: Exception) -> str:
-    """What is wrong, and where. A URL is not shown, in no part: a variable may stand in it."""
-    if server.kind != "stdio" and not _has_web_url(server):
-        place = configs.shown_place(("mcpServers", server.name, "url"))
-        return f"{place}: is no usable URL; expected http://... or https://..."
-    return f"{configs.shown_place(('mcpServers', server.name))}: {errors.said(error)}"
-
-
-def _has_web_url(server: configs.ServerConfig) -> bool:
-    try:
-        return options_.is_web_url(server.url)
-    except (ValueError, httpx2.InvalidURL):
-        return False
 
 
 def _check_names(what: str, given: Iterable[str], known: Iterable[str]) -> None:

@@ -96,7 +96,7 @@ class McpToolset(reading.ServerReading):
     def stdio(
         cls,
         command: str | os.PathLike[str],
-        args: Sequence[str] = (),
+        args: Sequence[str | os.PathLike[str]] = (),
         *,
         name: str | None = None,
         env: Mapping[str, str] | None = None,
