@@ -129,9 +129,10 @@ def test_a_model_without_reply_is_refused_at_set_up() -> None:
         tr.ToolAgent("a", model=cast("Any", "gpt"))
 
 
-def test_an_agent_as_a_tool_says_what_to_do() -> None:
-    with pytest.raises(TypeError, match="generate"):
-        agent_of(tools=[agent_of()])
+def test_an_agent_among_the_tools_becomes_a_tool_that_asks_it() -> None:
+    child = tr.ToolAgent("child", model=ScriptedModel([]))
+    agent = tr.ToolAgent("a", model=ScriptedModel([]), tools=[child])
+    assert [tool.name for tool in agent.tools] == ["agent__child"]
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,10 @@ import trio.testing
 
 import trio_runner as tr
 import trio_runner.events as ev
-from trio_runner._shell.context import BatchContext, CallContext
+from trio_runner._shell.context import BatchContext, CallContext, TurnContext
 from trio_runner._shell.notices import Notices
+
+OF_A_TURN = TurnContext(tr.Conversation(), None, 5.0)
 
 
 class Events:
@@ -28,7 +30,7 @@ def context_of(
 ) -> CallContext:
     notices = Notices([] if events is None else [events])
     notices.begin(2)
-    batch = BatchContext(notices, 1, "s/2:1", resumed)
+    batch = BatchContext(OF_A_TURN, notices, 1, "s/2:1", resumed)
     call = tr.ToolCall("c1", "work", {"x": [1]})
     return CallContext(call, {"x": [1]}, batch, threaded=threaded)
 
@@ -137,7 +139,7 @@ async def test_of_many_threads_one_gets_the_start() -> None:
 
 async def test_the_current_context_is_found_in_the_task_its_children_and_threads() -> None:
     seen: list[str] = []
-    batch = BatchContext(Notices(()), 0, "s/1:0", False)
+    batch = BatchContext(OF_A_TURN, Notices(()), 0, "s/1:0", False)
 
     async def in_a_call(call_id: str) -> None:
         context = CallContext(tr.ToolCall(call_id, "work"), {}, batch, threaded=False)

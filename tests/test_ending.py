@@ -16,6 +16,7 @@ import trio_runner as tr
 import trio_runner.events as ev
 import trio_runner.records as r
 from trio_runner._shell.commits import Commits
+from trio_runner._shell.context import TurnContext
 from trio_runner._shell.ending import Ending
 from trio_runner._shell.notices import Notices
 from trio_runner.testing import ScriptedModel, ScriptItem, call
@@ -315,6 +316,10 @@ def test_ctrl_c_during_the_finish_beats_the_error_that_ended_the_turn(
 # --- the parts by themselves ----------------------------------------------------
 
 
+def context_of(conversation: tr.Conversation) -> TurnContext:
+    return TurnContext(conversation, None, 5.0)
+
+
 class Parts:
     """An ending with everything around it, over a session of ``journal``."""
 
@@ -328,7 +333,8 @@ class Parts:
         notices = Notices([self.events])
         notices.begin(self.turn.number)
         config = tr.LoopConfig(grace=grace)
-        self.ending = Ending(self.turn, self.conversation, self.commits, config, notices)
+        around = context_of(self.conversation)
+        self.ending = Ending(self.turn, self.conversation, self.commits, config, notices, around)
         self.commits.begin_turn(self.ending.commit_failed, strict=False)
         self.commits.add(r.TurnStarted(1, (tr.Message.user("go"),)))
         self.turn.input_added([tr.Message.user("go")])
@@ -388,7 +394,8 @@ async def test_how_the_turn_ended_is_told_with_what_the_journal_could_not_do() -
 async def test_without_observers_what_the_journal_could_not_do_is_kept() -> None:
     conversation = tr.Conversation()
     turn = conversation.new_turn()
-    ending = Ending(turn, conversation, Commits(None), tr.LoopConfig(), Notices(()))
+    around = context_of(conversation)
+    ending = Ending(turn, conversation, Commits(None), tr.LoopConfig(), Notices(()), around)
     failure = tr.CommitFailedError("disk full")
     ending.commit_failed(failure)
     ending.interrupt(tr.EndReason.FAILED)
@@ -403,7 +410,8 @@ async def test_a_turn_without_history_says_so_whatever_its_end_did() -> None:
     conversation = parts.conversation
     conversation.history.append(tr.Message.user("kept"))
     aside = conversation.new_turn_aside()
-    ending = Ending(aside, conversation, Commits(None), tr.LoopConfig(), Notices(()))
+    around = context_of(conversation)
+    ending = Ending(aside, conversation, Commits(None), tr.LoopConfig(), Notices(()), around)
     assert ending.rollback is None
     aside.input_added([tr.Message.user("aside")])
 

@@ -69,8 +69,9 @@ SURFACE: Mapping[str, Sequence[str]] = {
     ),
     "ToolAgent": (
         "__aenter__", "__aexit__", "generate", "resume", "run_tools", "call_tool",
-        "add_tool", "remove_tool",
+        "add_tool", "remove_tool", "add_agent_tool", "clone",
     ),
+    "_Asker": ("__call__",),
     "AgentHistory": ("load_history", "clear", "choose_cut", "compact", "trim"),
     "CallContext": ("report_progress", "emit", "attach"),
     "Steps": ("_emit_delta",),

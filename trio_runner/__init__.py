@@ -83,6 +83,9 @@ from trio_runner._journal.faults import SessionInUseError as SessionInUseError
 from trio_runner._journal.memory import MemoryJournal as MemoryJournal
 from trio_runner._journal.sqlite import SqliteJournal as SqliteJournal
 from trio_runner._shell.agent import ToolAgent as ToolAgent
+from trio_runner._shell.agent_tools import AgentTool as AgentTool
+from trio_runner._shell.agent_tools import PromptMaker as PromptMaker
+from trio_runner._shell.agent_tools import agent_tool as agent_tool
 from trio_runner._shell.context import current_tool_context as current_tool_context
 from trio_runner._shell.conversation import Conversation as Conversation
 from trio_runner._shell.conversation import LastTurn as LastTurn

@@ -156,6 +156,26 @@ class TurnEnded(ByFields):
     end_reason: v.EndReason
 
 
+@attrs.frozen(eq=False, repr=False)
+class NestedEvent(ByFields):
+    """Something happened in the turn of an agent that runs as a tool of this turn.
+
+    Attributes:
+      call_id: the call of this turn in which it happened, however deep below.
+      agent: the name of the agent whose event it is.
+      depth: 1 for an agent that this turn called, 2 for one that such an agent called, ….
+      event: the event, with the numbers of its own turn; never a `NestedEvent` itself.
+    """
+
+    number: int
+    turn: int
+    step: int
+    call_id: str
+    agent: str
+    depth: int
+    event: Event
+
+
 Event: TypeAlias = (
     TurnStarted
     | ModelCallStarted
@@ -171,4 +191,5 @@ Event: TypeAlias = (
     | ErrorSuppressed
     | TurnInterrupted
     | TurnEnded
+    | NestedEvent
 )

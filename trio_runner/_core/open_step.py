@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import trio_runner._core.records as r
 import trio_runner._core.values as v
@@ -24,6 +24,7 @@ class OpenStep:
         "attached",
         "attempts",
         "missing",
+        "notes",
         "positions",
         "reply",
         "results",
@@ -47,6 +48,8 @@ class OpenStep:
         self.positions: dict[str, int] = {call.id: i for i, call in enumerate(reply.tool_calls)}
         #: By position: the messages with media that the call attached.
         self.attached: dict[int, Sequence[v.Message]] = {}
+        #: By position: ``meta`` for the answer, where the turn is interrupted before the result.
+        self.notes: dict[int, Mapping[str, Any]] = {}
 
     def cut(self) -> None:
         """The process that ran the calls has ended."""

@@ -63,8 +63,10 @@ answers it ``unknown_after_crash`` whatever the reason is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final, NoReturn, assert_never
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NoReturn, assert_never
+
+import attrs
 
 import trio_runner._core.records as r
 import trio_runner._core.stand_ins as stand_ins
@@ -326,6 +328,12 @@ class Turn:
         if not step.missing:
             self._close_step(step)
 
+    def tool_noted(self, position: int, meta: Mapping[str, Any]) -> None:
+        """An open call leaves behind what the answer of an `interrupt` is to carry as ``meta``."""
+        if self._step is None or not self.is_open(position):
+            self._illegal("tool_noted")
+        self._step.notes[position] = meta
+
     def step_done(self) -> None:
         """The step is closed and its hooks are through: the model is next."""
         if self.phase is not Phase.AWAITING_TOOLS or self._step is not None:
@@ -386,6 +394,8 @@ class Turn:
                         if crashed or step.is_cut(i)
                         else stand_ins.stopped(call, end_reason, started=started)
                     )
+                    if i in step.notes:
+                        result = attrs.evolve(result, meta=step.notes[i])
                     step.results[i] = result
                     made.append(result)
             step.missing = 0

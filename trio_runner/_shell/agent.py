@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+import attrs
 import trio
 
 import trio_runner._core.values as v
@@ -17,20 +19,23 @@ from trio_runner._core.params import DEFAULT_PARAMS, RequestParams
 from trio_runner._core.planning import ToolTable, plan_tool_calls
 from trio_runner._core.turn import Turn
 from trio_runner._shell.agent_history import AgentHistory
+from trio_runner._shell.agent_tools import PromptMaker, agent_tool, as_any_tool
 from trio_runner._shell.batch import Batch, BatchServices
 from trio_runner._shell.belongings import Belongings
 from trio_runner._shell.commits import Commits
+from trio_runner._shell.context import TurnContext
 from trio_runner._shell.conversation import Conversation
 from trio_runner._shell.hooks import ToolRunnerHooks
 from trio_runner._shell.ki import call_pair_unprotected
 from trio_runner._shell.loop_agent import Durability, LoopConfig, Planned
 from trio_runner._shell.notices import Notices
+from trio_runner._shell.open_toolsets import OpenToolsets
 from trio_runner._shell.runner import Input, ToolRunner
 from trio_runner._shell.toolbox import Toolbox
-from trio_runner._shell.tools import as_tool
 from trio_runner.abc import (
     DeltaSink,
     Journal,
+    Limiter,
     Model,
     ModelRequest,
     Observer,
@@ -56,7 +61,7 @@ class ToolAgent(AgentHistory):
       name: names the agent in messages and records.
       model: answers; see `trio_runner.abc.Model`.
       instruction: the system prompt.
-      tools: plain functions, `Tool` objects and toolsets.
+      tools: plain functions, `Tool` objects, toolsets and agents (see `agent_tool`).
       hooks: see `ToolRunnerHooks`.
       params: the defaults of its turns.
       journal: keeps the conversation; needs ``session``.
@@ -78,7 +83,7 @@ class ToolAgent(AgentHistory):
         *,
         model: Model,
         instruction: str | None = None,
-        tools: Iterable[Tool | Toolset | Callable[..., Any]] = (),
+        tools: Iterable[Tool | Toolset | ToolAgent | Callable[..., Any]] = (),
         hooks: ToolRunnerHooks | None = None,
         params: RequestParams | None = None,
         journal: Journal | None = None,
@@ -89,18 +94,14 @@ class ToolAgent(AgentHistory):
         commit_timeout: float = 30.0,
         durability: Durability = "best_effort",
     ) -> None:
-        if (journal is None) != (session is None):
-            raise ValueError("journal and session belong together; give both or neither")
+        _check_kept(journal, session)
         _expect(model, "model", "reply", "an object with 'async def reply'")
-        if journal is not None:
-            _expect(journal, "journal", "open", "an object with 'async def open'")
         observers = tuple(observers)
         for each in observers:
             _expect(each, "an observer", "on_event", "an object with 'def on_event'")
         self.name = name
         self.model = model
-        self.__conversation = Conversation(history)
-        self.__config = LoopConfig(
+        config = LoopConfig(
             instruction=instruction,
             params=params if params is not None else RequestParams(),
             hooks=hooks,
@@ -111,17 +112,23 @@ class ToolAgent(AgentHistory):
             journal=journal,
             session_id=session,
         )
-        self.__toolbox = Toolbox(name, tools)
+        self.__set_up(Conversation(history), config, Toolbox(name, tools))
+
+    def __set_up(self, conversation: Conversation, config: LoopConfig, toolbox: Toolbox) -> None:
+        """Take what belongs to this very agent, and to no clone of it."""
+        self.__conversation = conversation
+        self.__config = config
+        self.__toolbox = toolbox
         self.__belongings = Belongings(
-            self.__conversation,
-            name=name,
-            toolsets=self.__toolbox.toolsets,
-            journal=journal,
-            session_id=session,
-            grace=grace,
+            conversation,
+            name=self.name,
+            toolsets=self.__open_toolsets,
+            journal=config.journal,
+            session_id=config.session_id,
+            grace=config.grace,
             on_open=self.__check_names,
         )
-        super().__init__(self.__conversation, self.__require_open)
+        AgentHistory.__init__(self, conversation, self.__require_open)
 
     # --- what the loop needs (ToolLoopAgent) ------------------------------------
 
@@ -165,7 +172,7 @@ class ToolAgent(AgentHistory):
         messages: Input,
         *,
         params: RequestParams | None = None,
-        tools: Iterable[Tool | Callable[..., Any]] | None = None,
+        tools: Iterable[Tool | ToolAgent | Callable[..., Any]] | None = None,
         hooks: ToolRunnerHooks | None = None,
         observers: Iterable[Observer] = (),
     ) -> ToolRunner:
@@ -186,7 +193,7 @@ class ToolAgent(AgentHistory):
         messages: Input,
         *,
         params: RequestParams | None = None,
-        tools: Iterable[Tool | Callable[..., Any]] | None = None,
+        tools: Iterable[Tool | ToolAgent | Callable[..., Any]] | None = None,
         hooks: ToolRunnerHooks | None = None,
         observers: Iterable[Observer] = (),
     ) -> v.Message:
@@ -207,7 +214,7 @@ class ToolAgent(AgentHistory):
         self,
         *,
         params: RequestParams | None = None,
-        tools: Iterable[Tool | Callable[..., Any]] | None = None,
+        tools: Iterable[Tool | ToolAgent | Callable[..., Any]] | None = None,
         hooks: ToolRunnerHooks | None = None,
         observers: Iterable[Observer] = (),
         unknown: UnknownPolicy | None = None,
@@ -271,6 +278,7 @@ class ToolAgent(AgentHistory):
                 self.__config.commit_timeout,
                 notices.listening,
                 False,
+                TurnContext(self.__conversation, None, self.__config.grace),
             )
             table = ToolTable(await self.list_tools())
             batch = Batch(turn, plan_tool_calls(reply, table), services)
@@ -289,7 +297,9 @@ class ToolAgent(AgentHistory):
         return self.__toolbox.own
 
     @trio.lowlevel.enable_ki_protection
-    def add_tool(self, tool: Tool | Callable[..., Any], *, replace: bool = False) -> Tool:
+    def add_tool(
+        self, tool: Tool | ToolAgent | Callable[..., Any], *, replace: bool = False
+    ) -> Tool:
         """Add a tool; the model is told of it at its next call.
 
         Raises:
@@ -305,6 +315,79 @@ class ToolAgent(AgentHistory):
           KeyError: it has no tool of that name.
         """
         return self.__toolbox.remove(name)
+
+    @trio.lowlevel.enable_ki_protection
+    def add_agent_tool(
+        self,
+        child: ToolAgent,
+        name: str | None = None,
+        description: str | None = None,
+        *,
+        replace: bool = False,
+        input_schema: Mapping[str, Any] | None = None,
+        prompt: PromptMaker | None = None,
+        max_depth: int = 8,
+        timeout: float | None = None,
+        sequential: bool = False,
+        limiter: Limiter | None = None,
+    ) -> Tool:
+        """Let the model ask ``child``, on a clone for each call; see `agent_tool`.
+
+        Toolsets of ``child`` are opened with this agent. Those of one that is added while
+        this agent is entered already are opened for each call.
+
+        Raises:
+          ValueError: there is a tool of that name, and ``replace`` is False.
+        """
+        made = agent_tool(
+            child,
+            name,
+            description,
+            input_schema=input_schema,
+            prompt=prompt,
+            max_depth=max_depth,
+            timeout=timeout,
+            sequential=sequential,
+            limiter=limiter,
+        )
+        return self.add_tool(made, replace=replace)
+
+    # --- other agents -----------------------------------------------------------
+
+    @trio.lowlevel.enable_ki_protection
+    def clone(
+        self,
+        *,
+        journal: Journal | None = None,
+        session: str | None = None,
+        grace: float | None = None,
+    ) -> Self:
+        """The same agent with a history of its own, which begins with the templates.
+
+        It has this agent's model, settings, hooks, observers and tools as they are now, and
+        shares its toolsets, which stay open while any of them is entered. Attributes of a
+        subclass are shared (`copy.copy`). It may run a turn at any time, also while this
+        agent does.
+
+        Args:
+          journal, session: where its conversation is kept (default: nowhere).
+          grace: as for `ToolAgent` (default: this agent's).
+
+        Raises:
+          ValueError: a setting that cannot work.
+        """
+        _check_kept(journal, session)
+        config = attrs.evolve(self.__config, journal=journal, session_id=session)
+        if grace is not None:
+            config = attrs.evolve(config, grace=grace)
+        clone = copy.copy(self)
+        templates = self.__conversation.history.templates()
+        clone.__set_up(Conversation(templates), config, self.__toolbox.copy())
+        return clone
+
+    def collect_open_toolsets(self, found: list[OpenToolsets]) -> None:
+        """Add to ``found`` what must be open for its turns. For agents that have it as a tool."""
+        self.__toolbox.collect_open(found)
 
     # --- opening and closing ----------------------------------------------------
 
@@ -329,6 +412,11 @@ class ToolAgent(AgentHistory):
         if exc is None:
             await trio.lowlevel.checkpoint_if_cancelled()
 
+    def __open_toolsets(self) -> Sequence[OpenToolsets]:
+        found: list[OpenToolsets] = []
+        self.collect_open_toolsets(found)
+        return [each for each in found if not each.is_empty]
+
     async def __check_names(self) -> None:
         """Tell equal names of two toolsets now, not in the middle of a turn."""
         ToolTable(await self.list_tools())
@@ -349,7 +437,7 @@ class ToolAgent(AgentHistory):
         params: RequestParams | None,
         hooks: ToolRunnerHooks | None,
         observers: Iterable[Observer],
-        tools: Iterable[Tool | Callable[..., Any]] | None = None,
+        tools: Iterable[Tool | ToolAgent | Callable[..., Any]] | None = None,
         resume: bool = False,
         unknown: UnknownPolicy | None = None,
     ) -> ToolRunner:
@@ -360,10 +448,17 @@ class ToolAgent(AgentHistory):
             params=params,
             hooks=hooks,
             observers=observers,
-            tools=None if tools is None else [as_tool(each) for each in tools],
+            tools=None if tools is None else [as_any_tool(each) for each in tools],
             resume=resume,
             unknown=unknown,
         )
+
+
+def _check_kept(journal: Journal | None, session: str | None) -> None:
+    if (journal is None) != (session is None):
+        raise ValueError("journal and session belong together; give both or neither")
+    if journal is not None:
+        _expect(journal, "journal", "open", "an object with 'async def open'")
 
 
 def _expect(given: object, name: str, method: str, wanted: str) -> None:

@@ -49,7 +49,7 @@ from trio_runner._core.json_data import copy_json, safe_text
 from trio_runner._core.params import RequestParams
 from trio_runner._core.turn import Turn
 from trio_runner._shell.commits import Commit, Commits
-from trio_runner._shell.context import BatchContext, CallContext
+from trio_runner._shell.context import BatchContext, CallContext, TurnContext
 from trio_runner._shell.conversation import Conversation
 from trio_runner._shell.ki import call_pair_unprotected
 from trio_runner._shell.loop_agent import Planned, ToolLoopAgent
@@ -86,6 +86,7 @@ class BatchServices:
     commit_timeout: float
     can_cancel_calls: bool
     resumed: bool
+    context: TurnContext
 
 
 class Batch:
@@ -114,6 +115,7 @@ class Batch:
         #: The running calls that have a scope, by position.
         self._running: dict[int, CallContext] = {}
         self._context = BatchContext(
+            services.context,
             services.notices,
             self._step,
             services.conversation.key_prefix(turn),
@@ -342,6 +344,10 @@ class Batch:
             if tool.threaded and context.open and not context.give_up():
                 turn.tool_started(position)
             context.open = False
+            if context.cut is not None and turn.is_open(position):
+                # The turn ends: what answers the call is to name the turn that ran in it.
+                turn.tool_noted(position, context.cut.meta)
+                self._services.context.spent = max(self._services.context.spent, context.cut.spent)
             if scope is not None:
                 self._running.pop(position, None)
         if turn.is_open(position):
@@ -389,7 +395,9 @@ class Batch:
             result = stand_ins.call_cancelled(call)
         else:
             result = stand_ins.call_timed_out(call, context.timeout)
-        self._finished(planned, context, attrs.evolve(result, duration=context.duration))
+        meta = result.meta if context.cut is None else context.cut.meta
+        result = attrs.evolve(result, duration=context.duration, meta=meta)
+        self._finished(planned, context, result)
 
     def _raised(self, planned: Planned, context: CallContext, error: BaseException) -> None:
         """Answer the call with its error, unless the error comes from outside: then raise it."""

@@ -1,7 +1,8 @@
 """`Belongings`: what an agent has open while it is entered: its toolsets and its session.
 
 What may live here: opening all of it or nothing, counting the tasks that use
-it, and closing it within ``grace`` when the last one leaves.
+it, and closing it within ``grace`` when the last one leaves. The toolsets of the
+agents that are its tools belong to it as well.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import trio_runner._shell.finishing as finishing
 import trio_runner._shell.leaving as leaving
 from trio_runner._shell.commits import Commits
 from trio_runner._shell.conversation import Conversation
-from trio_runner._shell.owner import Owner
-from trio_runner.abc import Journal, JournalSession, Toolset
+from trio_runner._shell.open_toolsets import OpenToolsets
+from trio_runner.abc import Journal, JournalSession
 
 _log = logging.getLogger("trio_runner")
 
@@ -25,7 +26,7 @@ class Belongings:
     """Opened by the first task that enters the agent, closed by the last one that leaves.
 
     Args:
-      toolsets: the agent's own list, read when they are opened.
+      toolsets: asked for those of the agent and of the agents that are its tools.
       on_open: awaited when all is open; what it raises closes all again.
     """
 
@@ -34,7 +35,7 @@ class Belongings:
         conversation: Conversation,
         *,
         name: str,
-        toolsets: Sequence[Toolset],
+        toolsets: Callable[[], Sequence[OpenToolsets]],
         journal: Journal | None,
         session_id: str | None,
         grace: float,
@@ -51,13 +52,16 @@ class Belongings:
         self._users = 0
         self._are_open = False
         self._gate = trio.Lock()
-        self._owners: list[Owner] = []
+        #: Those that this agent is a user of.
+        self._entered: list[OpenToolsets] = []
+        #: Those that are to be closed, or that another user has open still.
+        self._left: list[OpenToolsets] = []
         self._session: JournalSession | None = None
 
     @property
     def are_missing(self) -> bool:
         """Whether there is something to open, and it is not open."""
-        return bool(self._toolsets or self._journal is not None) and not self._are_open
+        return not self._are_open and (self._journal is not None or bool(self._toolsets()))
 
     async def enter(self) -> None:
         """Open everything, unless another task has. A checkpoint."""
@@ -85,10 +89,10 @@ class Belongings:
     async def _open(self) -> None:
         """Open everything, or nothing: what was opened when it fails is closed again."""
         try:
-            for toolset in self._toolsets:
-                owner = Owner(toolset)
-                self._owners.append(owner)
-                await owner.open()
+            for toolsets in self._toolsets():
+                self._left.append(toolsets)  # it may fail half-way
+                await toolsets.enter()
+                self._entered.append(self._left.pop())
             if self._journal is not None and self._session_id is not None:
                 self._session = await self._journal.open(self._session_id)
                 self._conversation.attach(self._session, self._session_id, self._name)
@@ -104,7 +108,7 @@ class Belongings:
     async def _finish(
         self, async_fn: Callable[[], Awaitable[None]], leaves: BaseException | None
     ) -> None:
-        if self._owners or self._session is not None:
+        if self._entered or self._left or self._session is not None:
             deadline = trio.current_time() + self._grace
             await finishing.finish(async_fn, deadline=deadline, report=_report, leaves=leaves)
 
@@ -115,20 +119,16 @@ class Belongings:
 
     async def _close(self) -> None:
         """Close what is open; the caller holds the gate and brings the deadline."""
-        owners, self._owners = self._owners, []
+        entered, self._entered = self._entered, []
+        left, self._left = [*self._left, *entered], []
         session, self._session = self._session, None
         self._are_open = False
-        for owner in owners:
-            owner.ask_to_close()
+        for toolsets in entered:
+            toolsets.leave()
         try:
             await self._close_session(session)
         finally:
-            try:
-                for owner in owners:
-                    await owner.wait_closed()
-            finally:
-                for owner in owners:
-                    owner.give_up()
+            await _wait_closed(left)
 
     async def _close_session(self, session: JournalSession | None) -> None:
         commits = self._conversation.commits
@@ -152,6 +152,15 @@ class Belongings:
             return now
         shared = self._conversation.grace_deadline
         return shared if shared > now else now + self._grace
+
+
+async def _wait_closed(left: Sequence[OpenToolsets]) -> None:
+    """Wait for each; when one fails, or time is up, the others are still looked after."""
+    if left:
+        try:
+            await left[0].wait_closed()
+        finally:
+            await _wait_closed(left[1:])
 
 
 def _report(error: BaseException) -> None:

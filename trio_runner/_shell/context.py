@@ -1,4 +1,9 @@
-"""`CallContext`: what one running call can know and say (the public `ToolContext`)."""
+"""`CallContext`: what one running call can know and say (the public `ToolContext`).
+
+What may live here: contexts, of a call, of its batch and of its turn, and how the
+running call is found. What a turn that runs inside a call wants of the turn
+around it, it finds here too.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +20,11 @@ import trio_runner._core.values as v
 from trio_runner._core.errors import UsageError
 from trio_runner._core.normalise import safe_block
 from trio_runner._core.validity import has_content
+from trio_runner._shell.conversation import Conversation
 from trio_runner._shell.notices import Notices
-from trio_runner.abc import ToolContext
+from trio_runner.abc import Journal, ToolContext
 
-_current: ContextVar[ToolContext | None] = ContextVar("trio_runner_tool_context", default=None)
+_current: ContextVar[CallContext | None] = ContextVar("trio_runner_tool_context", default=None)
 
 
 def current_tool_context() -> ToolContext:
@@ -35,14 +41,72 @@ def current_tool_context() -> ToolContext:
     return context
 
 
+def running_call() -> CallContext | None:
+    """The tool call that is running here; None outside of one."""
+    return _current.get()
+
+
+def runs_inside(conversation: Conversation) -> bool:
+    """Whether this is inside a running tool of a turn on ``conversation``, however deep."""
+    call = _current.get()
+    while call is not None:
+        if call.open and call.turn.conversation is conversation:
+            return True
+        call = call.turn.around
+    return False
+
+
+@attrs.define(eq=False)
+class TurnContext:
+    """What the calls of one turn have in common, for turns that run inside them.
+
+    Strictly private.
+
+    Attributes:
+      journal: where the turn is kept; None: nowhere.
+      grace: seconds that its finishing may take.
+      around: the call that this turn runs in; None for one that runs in no tool.
+      spent: seconds of the grace that nested turns have used, which were interrupted by
+        what ends this turn too: all that are nested in one another have one grace.
+    """
+
+    conversation: Conversation
+    journal: Journal | None
+    grace: float
+    around: CallContext | None = attrs.field(factory=running_call)
+    spent: float = 0.0
+
+    @property
+    def depth(self) -> int:
+        """How many turns there are around it: 0 for one that runs in no tool."""
+        depth, call = 0, self.around
+        while call is not None:
+            depth, call = depth + 1, call.turn.around
+        return depth
+
+
 @attrs.define(eq=False)  # not frozen, which is quicker to make; one per batch
 class BatchContext:
     """What the contexts of one batch have in common. Strictly private, never changed."""
 
+    turn: TurnContext
     notices: Notices
     step: int
     key_prefix: str
     resumed: bool
+
+
+@attrs.frozen
+class CutTurn:
+    """A turn that ran in a call and was interrupted from outside. Strictly private.
+
+    Attributes:
+      meta: for the result that the call is answered with.
+      spent: seconds of its grace that its finishing took.
+    """
+
+    meta: Mapping[str, Any]
+    spent: float
 
 
 class CallContext:
@@ -63,6 +127,7 @@ class CallContext:
         "attempt",
         "began",
         "cancelled",
+        "cut",
         "open",
         "scope",
         "timeout",
@@ -97,6 +162,13 @@ class CallContext:
         self.timeout: float | None = None
         #: Whether `cancel_call` hit it while it ran.
         self.cancelled: bool = False
+        #: What a turn that ran in it, and was cut with it, leaves behind.
+        self.cut: CutTurn | None = None
+
+    @property
+    def turn(self) -> TurnContext:
+        """The turn that the call belongs to."""
+        return self._batch.turn
 
     @property
     def call_id(self) -> str:
@@ -156,6 +228,21 @@ class CallContext:
         if self.open and has_content(safe):
             meta = {"attached_by": self._call.id}
             self.attached += (v.Message.user(safe, meta=meta),)
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether anybody listens to what happens in the call."""
+        return self._batch.notices.listening
+
+    def tell_nested(self, agent: str, depth: int, event: ev.Event) -> None:
+        """Tell the observers of an event in a turn that runs in the call."""
+        batch = self._batch
+        if self.open and batch.notices.listening:
+            batch.notices.tell(ev.NestedEvent, batch.step, self._call.id, agent, depth, event)
+
+    def suppressed(self, error: BaseException) -> None:
+        """Report an error that must not change the call's result."""
+        self._batch.notices.suppressed(error)
 
     def claim_start(self) -> bool:
         """Whether a threaded tool may begin now; says so exactly once."""

@@ -24,39 +24,20 @@ from trio_runner._core.copies import own_message
 from trio_runner._core.errors import (
     BusyError,
     HistoryError,
-    JournalError,
     NothingToResumeError,
     UsageError,
 )
 from trio_runner._core.fold import RecordError, fold
 from trio_runner._core.history import History
-from trio_runner._core.quick import ByFields
-from trio_runner._core.reconcile import HistoryRollbackState, reconcile_interrupted_history
+from trio_runner._core.reconcile import reconcile_interrupted_history
 from trio_runner._core.turn import Phase, Turn
 from trio_runner._core.validity import history_problems, result_problems
 from trio_runner._shell.commits import Commits
+from trio_runner._shell.last_turn import LastTurn as LastTurn
+from trio_runner._shell.last_turn import last_turn as last_turn
 from trio_runner.abc import JournalSession
 
 _log = logging.getLogger("trio_runner")
-
-
-@attrs.frozen(eq=False, repr=False)
-class LastTurn(ByFields):
-    """How the newest turn ended.
-
-    Attributes:
-      messages: the turn's messages, input first.
-      rollback: what the end did to the history.
-      usage: the sum over its model calls.
-      commit_errors: what the journal could not do.
-    """
-
-    number: int
-    messages: tuple[v.Message, ...]
-    end_reason: v.EndReason
-    rollback: HistoryRollbackState
-    usage: v.Usage
-    commit_errors: tuple[JournalError, ...]
 
 
 class Conversation:
@@ -103,7 +84,8 @@ class Conversation:
         """
         if self._holder is not None:
             raise BusyError(
-                "another turn is running on this agent; wait for its end, or use another agent"
+                "another turn is running on this agent; wait for its end, or use agent.clone(), "
+                "which has a history of its own"
             )
         self._holder = holder
 
@@ -429,16 +411,6 @@ class Conversation:
         """Let go of the session; history stays in memory and nothing more is recorded."""
         self._left = self.commits
         self.commits = Commits(None)
-
-
-def last_turn(
-    turn: Turn, rollback: HistoryRollbackState | None, commit_errors: Iterable[JournalError] = ()
-) -> LastTurn | None:
-    """How ``turn`` ended; None when it did not."""
-    if turn.end_reason is None or rollback is None:
-        return None
-    errors = tuple(commit_errors)
-    return LastTurn(turn.number, turn.messages, turn.end_reason, rollback, turn.usage, errors)
 
 
 def _stored_turn(turn: Turn | None) -> LastTurn | None:

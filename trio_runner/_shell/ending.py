@@ -20,6 +20,7 @@ from trio_runner._core.errors import JournalError, StrayCancellationError
 from trio_runner._core.reconcile import HistoryRollbackState, HistoryRollbackStatus
 from trio_runner._core.turn import Phase, Turn
 from trio_runner._shell.commits import Commits
+from trio_runner._shell.context import TurnContext
 from trio_runner._shell.conversation import Conversation, LastTurn, last_turn
 from trio_runner._shell.loop_agent import LoopConfig
 from trio_runner._shell.notices import Notices
@@ -34,6 +35,7 @@ class Ending:
 
     Args:
       commits: the turn's; those of the session, or none.
+      context: says how much of the grace turns inside this one have used.
     """
 
     def __init__(
@@ -43,8 +45,10 @@ class Ending:
         commits: Commits,
         config: LoopConfig,
         notices: Notices,
+        context: TurnContext,
     ) -> None:
         self._turn = turn
+        self._context = context
         self._conversation = conversation
         self._commits = commits
         self._config = config
@@ -167,7 +171,8 @@ class Ending:
     def _fix_grace(self) -> float:
         """When finishing must be over: one time per turn, fixed at its first interrupt."""
         if self._grace_deadline is None:
-            self._grace_deadline = trio.current_time() + self._config.grace
+            left = max(0.0, self._config.grace - self._context.spent)
+            self._grace_deadline = trio.current_time() + left
             self._conversation.grace_deadline = self._grace_deadline
         return self._grace_deadline
 

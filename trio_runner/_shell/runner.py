@@ -29,10 +29,12 @@ from trio_runner._core.errors import (
     TurnInterruptedError,
     UsageError,
 )
+from trio_runner._core.nested import nested_usage
 from trio_runner._core.params import DEFAULT_PARAMS, RequestParams
 from trio_runner._core.reconcile import HistoryRollbackState
 from trio_runner._core.turn import Phase
 from trio_runner._core.validity import input_problems
+from trio_runner._shell.context import runs_inside
 from trio_runner._shell.ending import Ending, LeftElsewhere
 from trio_runner._shell.given import Input as Input
 from trio_runner._shell.given import split_input
@@ -153,8 +155,13 @@ class ToolRunner:
 
     @property
     def usage(self) -> v.Usage:
-        """The sum over the turn's model calls."""
+        """The sum over the turn's own model calls."""
         return self._steps.turn.usage if self._steps is not None else v.Usage()
+
+    @property
+    def nested_usage(self) -> v.Usage:
+        """The sum over the turns of agents that ran as tools, to any depth: closed steps only."""
+        return nested_usage(self.turn_messages)
 
     @property
     def commit_errors(self) -> tuple[JournalError, ...]:
@@ -256,6 +263,13 @@ class ToolRunner:
         await trio.lowlevel.checkpoint()
         if self._steps is not None:
             raise BusyError("a runner runs one turn; make a new one with agent.turn(...)")
+        if self._conversation.is_busy and runs_inside(self._conversation):
+            raise BusyError(
+                "this was called from inside a tool of the agent's own running turn, which waits "
+                "for the tool: it could never begin. Let the agent be a tool of itself "
+                "(agent.add_agent_tool(agent)), or use agent.clone(), which has a history of "
+                "its own"
+            )
         self._conversation.acquire(self)
         try:
             max_bytes = self._params.max_result_bytes

@@ -33,6 +33,7 @@ from trio_runner._core.planning import ToolTable, plan_tool_calls
 from trio_runner._core.turn import Finished, RunTools, Turn
 from trio_runner._shell.batch import Batch, BatchServices
 from trio_runner._shell.commits import Commits
+from trio_runner._shell.context import TurnContext
 from trio_runner._shell.ending import Ending
 from trio_runner._shell.hooks import MessageHook, ToolRunnerHooks
 from trio_runner._shell.ki import call_unprotected
@@ -102,7 +103,12 @@ class Steps:
         self.turn: Final = conversation.take_up() if resume else self._new_turn(given, results)
         kept = self.turn.history is conversation.history
         self.commits: Final = conversation.commits if kept else Commits(None)
-        self.ending: Final = Ending(self.turn, conversation, self.commits, self._config, notices)
+        self._context: Final = TurnContext(
+            conversation, self._config.journal if self.commits.keeps else None, self._config.grace
+        )
+        self.ending: Final = Ending(
+            self.turn, conversation, self.commits, self._config, notices, self._context
+        )
         strict = self._config.durability == "strict"
         conversation.commits.begin_turn(self.ending.commit_failed, strict=strict)
         self.commits.add(r.TurnStarted(self.turn.number, given, resume))
@@ -216,6 +222,7 @@ class Steps:
                 self._config.commit_timeout,
                 self._can_cancel_calls,
                 self._resume,
+                self._context,
             )
             self.batch = Batch(turn, plan_tool_calls(reply, self._table), services)
             try:

@@ -1,0 +1,354 @@
+"""`agent_tool`: an agent as a tool of another one, or of itself.
+
+Each call runs one turn on a *clone* of the agent: its model, tools, hooks,
+params and templates, and a history of its own. The turn is an ordinary turn,
+so all of the contract holds for it; what is here joins it to the turn around it:
+
+* A cancel reaches it like any tool, and its own session says so.
+* Its events come to the observers of the turn around it as `NestedEvent`.
+* How it ended, what it used and where it is kept is in the ``meta`` of the
+  call's result, also when the call was cut. So sums are read off the results,
+  and no turn is counted twice.
+* It is kept in the journal of the turn around it, as a session whose id follows
+  from the call's idempotency key. After a crash the same call finds the same
+  session, and goes on with the turn that it holds.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeGuard, cast
+
+import attrs
+import trio
+
+import trio_runner._core.events as ev
+import trio_runner._core.nested as nested
+import trio_runner._core.records as r
+import trio_runner._core.values as v
+from trio_runner._core.convert import describe_error
+from trio_runner._core.errors import InvalidArgumentsError
+from trio_runner._core.validity import has_content
+from trio_runner._shell.context import CallContext, CutTurn, running_call
+from trio_runner._shell.ki import call_sync_unprotected
+from trio_runner._shell.tools import as_tool
+from trio_runner.abc import Limiter, Tool, ToolContext
+
+if TYPE_CHECKING:
+    from trio_runner._shell.agent import ToolAgent
+
+#: Makes the input of a child's turn from the arguments of its call.
+PromptMaker = Callable[[v.JSONObject], str | v.Message]
+
+_MESSAGE_SCHEMA: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "message": {
+            "type": "string",
+            "description": "What to ask, with all that is needed to answer it.",
+        }
+    },
+    "required": ["message"],
+}
+_ANSWERED: Final = (v.EndReason.ANSWERED, v.EndReason.PASSED_THROUGH)
+
+
+@attrs.frozen
+class AgentTool(Tool):
+    """A tool that asks an agent; made by `agent_tool`.
+
+    Attributes:
+      child: the agent whose clones answer.
+    """
+
+    child: ToolAgent = attrs.field(kw_only=True)
+
+    def offering_response_mode(self) -> AgentTool:
+        """The same tool, with the argument that chooses what becomes of the answer."""
+        return attrs.evolve(self, input_schema=nested.offering_response_mode(self.input_schema))
+
+
+def agent_tool(
+    child: ToolAgent,
+    name: str | None = None,
+    description: str | None = None,
+    *,
+    input_schema: Mapping[str, Any] | None = None,
+    prompt: PromptMaker | None = None,
+    max_depth: int = 8,
+    title: str | None = None,
+    timeout: float | None = None,
+    sequential: bool = False,
+    limiter: Limiter | None = None,
+    meta: Mapping[str, Any] | None = None,
+) -> Tool:
+    """Make a tool that asks an agent. `ToolAgent.add_agent_tool` adds one.
+
+    Each call runs a turn on a clone of ``child`` (`ToolAgent.clone`), so calls may run side by
+    side, and while ``child`` is busy itself. Its answer is the result; any other end of its
+    turn is an error result that names the end reason. The result's
+    ``meta["agent_turn"]`` says which agent and session it was, how it ended and what it used.
+
+    Args:
+      child: the agent; it may be the one that gets the tool.
+      name: what the model calls it (default: ``agent__NAME``).
+      description: for the model.
+      input_schema: JSON Schema of the arguments (default: one argument, ``message``).
+      prompt: makes the child's input of the arguments (default: ``message``, or
+        with an ``input_schema`` all arguments as JSON).
+      max_depth: how deep turns may be nested for this tool to run; 1: only in a turn that is
+        in no tool itself. A deeper call is answered with an error.
+      title: for people.
+      timeout: seconds for each call, from when it really starts.
+      sequential: a barrier in its batch: runs alone.
+      limiter: shared by every tool that has it; a call lends its slot to the calls below it.
+      meta: yours; kept with the tool.
+
+    Raises:
+      TypeError, ValueError: a setting that cannot work, at once.
+    """
+    if not is_agent(child):
+        raise TypeError(f"child is {child!r}; expected a ToolAgent")
+    if type(max_depth) is not int or max_depth < 1:
+        raise ValueError(f"max_depth is {max_depth!r}; expected a whole number, 1 or more")
+    if prompt is not None and not callable(prompt):
+        raise TypeError(f"prompt is {prompt!r}; expected a function of the arguments")
+    schema = _MESSAGE_SCHEMA if input_schema is None else input_schema
+    maker = prompt or (_message_of if input_schema is None else _json_of)
+    if name is None:
+        name = nested.agent_tool_name(child.name)
+    if description is None:
+        description = f"Ask the agent {child.name!r}. It does not see this conversation."
+    own_mode = nested.RESPONSE_MODE in (schema.get("properties") or {})
+    return AgentTool(
+        name,
+        description,
+        schema,
+        _Asker(child, maker, max_depth, own_mode),
+        title=title,
+        timeout=timeout,
+        sequential=sequential,
+        idempotent=True,
+        limiter=limiter,
+        meta=dict(meta or {}),
+        child=child,
+    )
+
+
+def is_agent(each: object) -> TypeGuard[ToolAgent]:
+    """Whether it is an agent that can be a tool."""
+    return hasattr(each, "conversation") and callable(getattr(each, "clone", None))
+
+
+def as_any_tool(each: object) -> Tool:
+    """A tool of whatever may be one: also of an agent.
+
+    Raises:
+      TypeError: it is none.
+    """
+    return agent_tool(each) if is_agent(each) else as_tool(each)
+
+
+def _message_of(arguments: v.JSONObject) -> str:
+    message = arguments.get("message")
+    if type(message) is not str or not message.strip():
+        raise InvalidArgumentsError(f"message is {message!r}; expected the text to ask")
+    return message
+
+
+def _json_of(arguments: v.JSONObject) -> str:
+    return json.dumps(arguments, ensure_ascii=False)
+
+
+@attrs.frozen(eq=False)
+class _Asker:
+    """Runs the calls of one `AgentTool`. Strictly private.
+
+    Attributes:
+      fn: makes the child's input of the arguments.
+      has_own_mode: the argument ``response_mode`` is the child's own.
+    """
+
+    child: ToolAgent
+    fn: PromptMaker
+    max_depth: int
+    has_own_mode: bool
+
+    @trio.lowlevel.enable_ki_protection
+    async def __call__(self, arguments: v.JSONObject, context: ToolContext) -> v.ToolResult:
+        """Run one call. Checkpoint: always; if cancelled, the child's turn is interrupted."""
+        around = running_call()
+        depth = 1 if around is None else around.turn.depth + 1
+        mode = None if self.has_own_mode else _take_mode(arguments)
+        call = _NestedCall(self.child, around, context, mode)
+        if depth > self.max_depth:
+            await trio.lowlevel.checkpoint()
+            return call.refused(
+                f"it would run {depth} turns deep, and {self.max_depth} are allowed (max_depth)"
+            )
+        return await call.run(self._input(arguments, context))
+
+    def _input(self, arguments: v.JSONObject, context: ToolContext) -> v.Message:
+        """The child's input; it says which call asks, so that a call that runs again knows it."""
+        asked_by = {
+            "key": context.idempotency_key,
+            "arguments_hash": r.arguments_hash(cast("v.JSONObject", context.arguments)),
+        }
+        said = call_sync_unprotected(self.fn, arguments)
+        message = v.Message.user(said) if isinstance(said, str) else said
+        if not has_content(message.content):
+            raise InvalidArgumentsError("there is nothing to ask in the arguments")
+        return attrs.evolve(message, meta={**message.meta, nested.ASKED_BY: asked_by})
+
+
+def _take_mode(arguments: v.JSONObject) -> str | None:
+    mode = arguments.pop(nested.RESPONSE_MODE, None)
+    match mode:
+        case None | nested.POSTPROCESS | nested.PASSTHROUGH:
+            return mode
+        case _:
+            raise InvalidArgumentsError(
+                f"{nested.RESPONSE_MODE} is {mode!r}; expected {nested.POSTPROCESS!r} or "
+                f"{nested.PASSTHROUGH!r}"
+            )
+
+
+class _NestedCall:
+    """One call: a turn on a clone of the child, and the result that comes of it.
+
+    Args:
+      around: the running call; None when the tool was called by hand, outside of a turn.
+    """
+
+    def __init__(
+        self,
+        child: ToolAgent,
+        around: CallContext | None,
+        context: ToolContext,
+        mode: str | None,
+    ) -> None:
+        self._around: Final = around
+        self._attempt: Final = context.attempt
+        self._mode: Final = mode
+        journal = session = None
+        if around is not None:
+            # As durable as the record that this call has started.
+            journal = around.turn.journal
+            if journal is None:
+                journal = child.config.journal
+            session = nested.nested_session_id(context.idempotency_key)
+        self._session: Final = session if journal is not None else None
+        self._clone: Final = child.clone(
+            journal=journal,
+            session=self._session,
+            grace=None if around is None else min(around.turn.grace, child.config.grace),
+        )
+
+    async def run(self, prompt: v.Message) -> v.ToolResult:
+        """Ask the clone, inside its block. Errors of the child are results."""
+        result: v.ToolResult | None = None
+        try:
+            async with self._clone:
+                result = await self._ask(prompt)
+        except Exception as error:  # noqa: BLE001  the tool border: whatever the child ends with
+            if result is None:
+                return self._failed(error)
+            # It has answered; what its close raises must not take that away.
+            if self._around is not None:
+                self._around.suppressed(error)
+        except BaseException:
+            self._leave_note()
+            raise
+        assert result is not None
+        return result
+
+    def refused(self, why: str) -> v.ToolResult:
+        """The answer to a call for which no turn is run."""
+        return self._result(f"Agent {self._clone.name!r} was not asked: {why}.", is_error=True)
+
+    async def _ask(self, prompt: v.Message) -> v.ToolResult:
+        clone, around = self._clone, self._around
+        observers = ()
+        if around is not None and around.is_heard:
+            observers = (_Relay(around, clone.name),)
+        if self._attempt > 1 and _asks(clone, prompt):
+            # The call runs again after a crash, and its turn is there: go on with it.
+            if clone.can_resume:
+                await clone.resume(observers=observers)
+        else:
+            if clone.conversation.turns:
+                clone.clear()  # whatever had this id before, this call begins anew
+            await clone.generate(prompt, observers=observers)
+        last = clone.last_turn
+        message = None if last is None else _last_reply(last.messages)
+        if last is None or last.end_reason not in _ANSWERED or message is None:
+            return self._failed(None)
+        return self._result(message.content, is_error=False)
+
+    def _failed(self, error: Exception | None) -> v.ToolResult:
+        """What became of a turn that has no answer; ``error`` is what it raised."""
+        last, name = self._clone.last_turn, self._clone.name
+        if last is None:
+            what = f"Agent {name!r} could not be asked"
+        else:
+            what = f"Agent {name!r} gave no answer: its turn ended {last.end_reason.value}"
+        if error is not None:
+            what = f"{what}. {describe_error(error)}"
+        message = None if last is None else _last_reply(last.messages)
+        if message is not None and message.text.strip():
+            what = f"{what}\nThe last that it said: {message.text}"
+        return self._result(what, is_error=True)
+
+    def _result(self, content: str | tuple[v.ContentBlock, ...], *, is_error: bool) -> v.ToolResult:
+        status = v.CallStatus.ERROR if is_error else v.CallStatus.OK
+        return v.ToolResult(content=content, status=status, meta=self._meta())
+
+    def _meta(self) -> dict[str, Any]:
+        last = self._clone.last_turn
+        usage = v.Usage() if last is None else last.total_usage
+        end_reason = None if last is None else last.end_reason
+        return nested.AgentTurn(
+            agent=self._clone.name,
+            session=self._session,
+            end_reason=end_reason,
+            usage=usage,
+            response_mode=self._mode,
+        ).as_meta()
+
+    def _leave_note(self) -> None:
+        """The call is cut: its answer, which is made elsewhere, says what this turn was."""
+        conversation = self._clone.conversation
+        if self._around is not None and conversation.turns:
+            began = conversation.grace_deadline - self._clone.config.grace
+            spent = trio.current_time() - began if began > -math.inf else 0.0
+            self._around.cut = CutTurn(self._meta(), spent)
+
+
+class _Relay:
+    """Passes what happens in the child's turn on to the observers of the turn around it."""
+
+    def __init__(self, around: CallContext, agent: str) -> None:
+        self._around = around
+        self._agent = agent
+
+    def on_event(self, event: ev.Event) -> None:
+        match event:
+            case ev.NestedEvent():
+                self._around.tell_nested(event.agent, event.depth + 1, event.event)
+            case _:
+                self._around.tell_nested(self._agent, 1, event)
+
+
+def _asks(clone: ToolAgent, prompt: v.Message) -> bool:
+    """Whether the newest turn of the clone's session is the one that this very call began."""
+    newest = clone.conversation.newest
+    if newest is None or not newest.messages:
+        return False
+    asked_by = newest.messages[0].meta.get(nested.ASKED_BY)
+    return asked_by is not None and asked_by == prompt.meta[nested.ASKED_BY]
+
+
+def _last_reply(messages: tuple[v.Message, ...]) -> v.Message | None:
+    return next((message for message in reversed(messages) if message.role == "assistant"), None)
