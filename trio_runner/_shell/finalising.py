@@ -1,0 +1,40 @@
+"""`finalise`: what happens after a turn's end was committed, in its fixed order.
+
+What may live here: the order, and nothing that can fail by itself: the user's
+``after_turn_complete``, then trim, then compaction. The caller commits what they
+changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import trio_runner._core.compaction as compaction
+from trio_runner._shell.conversation import Conversation
+from trio_runner._shell.loop_agent import LoopConfig
+
+
+async def finalise(
+    conversation: Conversation,
+    config: LoopConfig,
+    tell: Callable[[], Awaitable[None]] | None,
+    *,
+    kept: bool,
+) -> None:
+    """Run the user's hook, then the built-ins. Only the hook may raise; then nothing follows.
+
+    Args:
+      tell: calls ``after_turn_complete``; None: there is none.
+      kept: whether the turn is in the history; one without changes nothing there.
+    """
+    if tell is not None:
+        await tell()
+    if config.trim_tool_history and kept:
+        trim(conversation)
+
+
+def trim(conversation: Conversation) -> None:
+    """Take the older tool steps out of the answered turns. No checkpoint."""
+    record = compaction.trimmed(conversation.history, 0)
+    if record is not None:
+        conversation.shorten_now(record)
