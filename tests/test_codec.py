@@ -20,6 +20,7 @@ from trio_runner._journal.codec import decode_record, encode_record
 
 VERSION_1 = Path(__file__).parent / "data" / "records-v1.jsonl"
 VERSION_2 = Path(__file__).parent / "data" / "records-v2.jsonl"
+VERSION_3 = Path(__file__).parent / "data" / "records-v3.jsonl"
 
 numbers = st.integers(0, 5)
 words = strategies.safe_texts()
@@ -52,7 +53,8 @@ IN_VERSION_1 = (
     r.ToolFinished, r.InputAdded, r.HistoryReplaced, r.TurnEnded,
 )  # fmt: skip
 SINCE_VERSION_2 = (r.Compacted, r.Trimmed)
-KINDS = (*IN_VERSION_1, *SINCE_VERSION_2)
+SINCE_VERSION_3 = (r.CallEdited, r.AnswerRefused, r.PassedThrough)
+KINDS = (*IN_VERSION_1, *SINCE_VERSION_2, *SINCE_VERSION_3)
 
 
 @given(records)
@@ -66,7 +68,8 @@ def test_a_record_is_one_line_of_json(record: r.Record) -> None:
 
     assert b"\n" not in body
     # An older reader reads on until it comes to a kind that it does not know.
-    assert json.loads(body)["v"] == (2 if type(record) in SINCE_VERSION_2 else 1)
+    since = 3 if type(record) in SINCE_VERSION_3 else 2 if type(record) in SINCE_VERSION_2 else 1
+    assert json.loads(body)["v"] == since
 
 
 def result_with(value: Any) -> r.ToolFinished:
@@ -224,12 +227,28 @@ def test_records_of_version_2_mean_what_they_meant() -> None:
     assert {type(record) for record in SAID_IN_VERSION_2} == set(SINCE_VERSION_2)
 
 
+#: What the lines of records-v3.jsonl say: the kinds that came with it.
+SAID_IN_VERSION_3: list[r.Record] = [
+    r.CallEdited(2, 1, "c1", {"city": "Rome é", "days": [2, 1.5, None]}),
+    r.AnswerRefused(2, (tr.Message("user", (tr.TextContent("Not JSON: é😀"),)),)),
+    r.PassedThrough(3, tr.Message("assistant", "rain", (), (), tr.StopReason.END_TURN, None,
+                                  {"passed_through": True})),
+]  # fmt: skip
+
+
+def test_records_of_version_3_mean_what_they_meant() -> None:
+    lines = VERSION_3.read_bytes().splitlines()
+
+    assert [decode_record(line) for line in lines] == SAID_IN_VERSION_3
+    assert {type(record) for record in SAID_IN_VERSION_3} == set(SINCE_VERSION_3)
+
+
 # --- what is refused ------------------------------------------------------------
 
 
 def test_a_record_of_a_newer_version_is_refused_with_both_versions() -> None:
-    with pytest.raises(tr.JournalFormatError, match=r"version 3;.* reads up to 2"):
-        decode_record(b'{"v":3,"kind":"a_new_one","x":1}')
+    with pytest.raises(tr.JournalFormatError, match=r"version 4;.* reads up to 3"):
+        decode_record(b'{"v":4,"kind":"a_new_one","x":1}')
 
 
 @pytest.mark.parametrize(

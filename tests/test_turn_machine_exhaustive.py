@@ -5,9 +5,10 @@ The walk
 From each state every event is tried that the machine has: a reply of every
 stop reason with every number of calls, below the cap, at it and without one;
 each start and each result, in any order, with and without attached media;
-messages added, the history replaced, the step done, the turn finished, resumed
-(also after a crash, which cuts the calls that had started) and interrupted for
-every reason. After each event everything is checked that
+messages added, the history replaced, the step done, arguments edited, the turn
+suspended, its answer refused, its results passed through; the turn finished,
+resumed (also after a crash, which cuts the calls that had started) and
+interrupted for every reason. After each event everything is checked that
 must hold (`problems`), in the machine and in the fold of the records that the
 shell writes. In each state every event that is not legal there is tried as
 well: it must be refused and change nothing.
@@ -103,7 +104,7 @@ WORDS: Final = {
     Status.INTERRUPTED: ("Interrupted: ", "not known whether it took effect"),
     Status.UNKNOWN_AFTER_CRASH: ("Unknown: ", "not known whether it took effect"),
 }
-RESUMABLE: Final = (End.INTERRUPTED, End.TIMED_OUT, End.FAILED, End.MAX_ITERATIONS)
+RESUMABLE: Final = (End.INTERRUPTED, End.TIMED_OUT, End.FAILED, End.MAX_ITERATIONS, End.LIMIT)
 
 
 # --- events ---------------------------------------------------------------------
@@ -127,6 +128,26 @@ class Returned:
 
     at: int
     attaches: bool = False
+
+
+@attrs.frozen
+class Edited:
+    at: int
+
+
+@attrs.frozen
+class Suspended:
+    pass
+
+
+@attrs.frozen
+class Refused:
+    pass
+
+
+@attrs.frozen
+class Passed:
+    pass
 
 
 @attrs.frozen
@@ -161,11 +182,26 @@ class Resumed:
 
 
 Event: TypeAlias = (
-    Replied | Started | Returned | Added | Replaced | StepDone | Ended | Interrupted | Resumed
+    Replied
+    | Started
+    | Returned
+    | Edited
+    | Suspended
+    | Refused
+    | Passed
+    | Added
+    | Replaced
+    | StepDone
+    | Ended
+    | Interrupted
+    | Resumed
 )
 
 EVERY_INTERRUPT: Final = tuple(
-    Interrupted(reason, crashed) for reason in End for crashed in (False, True)
+    Interrupted(reason, crashed)
+    for reason in End
+    if reason is not End.SUSPENDED
+    for crashed in (False, True)
 )
 FEW_INTERRUPTS: Final = (
     Interrupted(End.INTERRUPTED),
@@ -243,6 +279,7 @@ class Book:
     attempts: dict[int, int] = attrs.field(factory=dict[int, int])
     answers: dict[int, v.ToolResult] = attrs.field(factory=dict[int, v.ToolResult])
     attached: dict[int, v.Message] = attrs.field(factory=dict[int, v.Message])
+    edits: dict[int, v.JSONObject] = attrs.field(factory=dict[int, v.JSONObject])
     queued: Messages = ()
     results: v.Message | None = None
     #: Between a reply that goes on and its `step_done`.
@@ -261,6 +298,7 @@ class Book:
             answers=dict(self.answers),
             attached=dict(self.attached),
             attempts=dict(self.attempts),
+            edits=dict(self.edits),
         )
 
     @property
@@ -277,6 +315,8 @@ class Book:
 
     @property
     def can_resume(self) -> bool:
+        if self.ended is End.SUSPENDED:
+            return True
         last = self.history[-1] if self.history else None
         return (
             self.ended in RESUMABLE
@@ -303,7 +343,7 @@ class Book:
         self.add(self.results, *media, *self.queued)
         self.asked, self.started, self.queued = None, frozenset(), ()
         self.answers, self.attached = {}, {}
-        self.cut, self.attempts = frozenset(), {}
+        self.cut, self.attempts, self.edits = frozenset(), {}, {}
 
     def replied(self, reply: v.Message, cap: int | None, made: Sequence[v.ToolResult]) -> None:
         self.replies += 1
@@ -336,6 +376,22 @@ class Book:
         else:
             roles = [message.role for message in messages]
             self.unseen = max([i + 1 for i, role in enumerate(roles) if role == "assistant"] or [0])
+
+    def refused(self, messages: Messages) -> None:
+        self.decided = None
+        self.opened += 1
+        self.add(*messages)
+
+    def passed(self, message: v.Message) -> None:
+        self.replies += 1
+        self.add(message)
+        self.model_has_all()
+        self.decided = End.PASSED_THROUGH
+
+    def suspended(self) -> None:
+        """It ends, and nothing else becomes of it."""
+        self.rollback = (Rollback.HISTORY_UNCHANGED, len(self.history), len(self.history))
+        self.ended = End.SUSPENDED
 
     def end(self) -> None:
         assert self.decided is not None
@@ -510,18 +566,17 @@ def events(node: Node) -> Iterator[Event]:
     if book.ended is None and book.decided is None:
         if not book.goes_on and book.replies < bounds.steps:
             yield from replies(node)
-        for position in book.open_positions:
-            if position not in book.started - book.cut:
-                yield Started(position)
-            yield Returned(position)
-            if position in book.started - book.cut:
-                yield Returned(position, attaches=True)
+        yield from of_calls(book)
+        if can_pass_through(book) and book.replies <= bounds.steps:
+            yield Passed()
         if book.goes_on and book.asked is None:
             yield StepDone()
         if notes and (book.asked is None or len(book.queued) < bounds.queued):
             yield Added()
     if replacements:
         yield from map(Replaced, range(len(REPLACEMENTS)))
+    if book.decided is End.ANSWERED and book.replies < bounds.steps:
+        yield Refused()
     if book.decided is not None:
         yield Ended()
     if book.ended is None:
@@ -529,6 +584,31 @@ def events(node: Node) -> Iterator[Event]:
     runs = book.started - book.cut if book.replies <= bounds.crashes else ()
     if resumes and (book.can_resume or (book.ended is None and runs)):
         yield Resumed()
+
+
+def of_calls(book: Book) -> Iterator[Event]:
+    """What may happen to open calls."""
+    for position in book.open_positions:
+        if position not in book.started - book.cut:
+            yield Started(position)
+        yield Returned(position)
+        if position in book.started - book.cut:
+            yield Returned(position, attaches=True)
+        if position not in book.started:
+            yield Edited(position)
+    if book.asked is not None and not book.started & set(book.open_positions):
+        yield Suspended()
+
+
+def can_pass_through(book: Book) -> bool:
+    """Whether results may be the answer: the model has not seen them."""
+    last = book.history[-1] if book.history else None
+    return (
+        book.action == CallModel()
+        and any(message.tool_results for message in book.history[book.unseen :])
+        and last is not None
+        and last.role == "user"
+    )
 
 
 def _left(node: Node) -> list[bool]:
@@ -592,6 +672,8 @@ def _happen(node: Node, event: Event) -> Sequence[r.Record]:
             return [_start(node, at, book.attempts[at])]
         case Returned(at, attaches):
             return _return(node, at, attaches=attaches)
+        case Edited() | Suspended() | Refused() | Passed():
+            return _happen_outside(node, event)
         case Added():
             note = v.Message.user(f"note {node.spent[0]}")
             turn.input_added([note])
@@ -620,6 +702,31 @@ def _happen(node: Node, event: Event) -> Sequence[r.Record]:
             return [r.TurnStarted(1, (), resumed=True)]
     assert book.ended is not None
     return [r.TurnEnded(1, book.ended)]
+
+
+def _happen_outside(node: Node, event: Edited | Suspended | Refused | Passed) -> Sequence[r.Record]:
+    """What neither the model nor a tool does."""
+    turn, book = node.turn, node.book
+    match event:
+        case Edited(at):
+            arguments: v.JSONObject = {"edited": len(node.path)}
+            turn.arguments_edited(at, arguments)
+            book.edits[at] = arguments
+            return [r.CallEdited(1, turn.step, _call_id(book, at), arguments)]
+        case Suspended():
+            turn.suspend()
+            book.suspended()
+            return [r.TurnEnded(1, End.SUSPENDED)]
+        case Refused():
+            again = (v.Message.user("once more"),)
+            turn.answer_refused(again)
+            book.refused(again)
+            return [r.AnswerRefused(1, again)]
+        case Passed():
+            passed = v.Message.assistant("the results")
+            turn.passed_through(passed)
+            book.passed(passed)
+            return [r.PassedThrough(1, passed)]
 
 
 def _start(node: Node, at: int, attempt: int) -> r.ToolStarted:
@@ -721,7 +828,7 @@ def problems(turn: Turn, book: Book) -> Iterator[str]:
     if turn.iteration + turn._uncounted + book.goes_on != book.opened:
         yield f"{turn.iteration} + {turn._uncounted} steps were counted; expected {book.opened}"
     used = {call.id for message in book.history for call in message.tool_calls}
-    if book.ended is None:
+    if book.ended is None or book.asked is not None:
         used |= {call.id for message in book.messages for call in message.tool_calls}
     if not used <= turn.history.ids:
         yield f"C2: the ids {used - turn.history.ids} could be given once more"
@@ -742,6 +849,10 @@ def step_problems(turn: Turn, book: Book) -> Iterator[str]:
         attempts = {i: count for i, count in enumerate(step.attempts) if count}
         if attempts != book.attempts:
             yield f"C4: the attempts of the open calls are {attempts}; expected {book.attempts}"
+        for position, call in enumerate(step.reply.tool_calls):
+            arguments = book.edits.get(position, call.arguments)
+            if step.arguments(position) != arguments:
+                yield f"C4: call {call.id} would run with {step.arguments(position)}"
     if tuple(turn._queued) != book.queued:
         yield f"C3: the messages that wait are {turn._queued}; expected {book.queued}"
     calls = () if book.asked is None else book.asked.tool_calls
@@ -824,12 +935,16 @@ def refused(turn: Turn, book: Book) -> Iterator[tuple[str, Callable[[], object],
     for at in range(-1, size + 1):
         own = _call_id(book, at) if 0 <= at < size else "r0c0"
         other = _call_id(book, (at + 1) % size) if size > 1 else "other"
-        ids = [other] if at in book.open_positions else [own, other]
+        is_open = at in book.open_positions and book.ended is None
+        ids = [other] if is_open else [own, other]
         for call_id in ids:
             result = v.ToolResult(call_id, "tool", "late")
             finish = lambda at=at, result=result: turn.tool_finished(at, result)  # noqa: E731
             yield f"a result of {call_id} at {at}", finish, InternalError
-        if at not in book.open_positions or at in book.started - book.cut:
+        if not is_open or at in book.started:
+            edit = lambda at=at: turn.arguments_edited(at, {})  # noqa: E731
+            yield f"an edit at {at}", edit, InternalError
+        if not is_open or at in book.started - book.cut:
             yield f"a start at {at}", lambda at=at: turn.tool_started(at), InternalError
         else:
             for wrong in (-1, 1):
@@ -837,6 +952,7 @@ def refused(turn: Turn, book: Book) -> Iterator[tuple[str, Callable[[], object],
                 record = r.ToolStarted(1, turn.step, own, "tool", "", "", attempt=count)
                 again = lambda at=at, record=record: turn.tool_started(at, record)  # noqa: E731
                 yield f"another attempt of {own} than the next", again, InternalError
+    yield from refused_from_outside(turn, book)
     if not book.goes_on or book.asked is not None:
         yield "step_done", turn.step_done, InternalError
     if book.decided is None and book.ended is None:
@@ -846,6 +962,27 @@ def refused(turn: Turn, book: Book) -> Iterator[tuple[str, Callable[[], object],
         yield "late input", lambda: turn.input_added(late), TurnEndedError
     if book.ended is not None and not book.can_resume:
         yield "a resume", turn.resumed, NothingToResumeError
+
+
+def refused_from_outside(
+    turn: Turn, book: Book
+) -> Iterator[tuple[str, Callable[[], object], type[Exception]]]:
+    """The same, of the events that neither the model nor a tool brings."""
+    calls = [v.ToolCall("x", "tool")]
+    fits = [v.Message.assistant("x"), v.Message.assistant(tool_calls=calls)]
+    if book.asked is None or book.ended or book.started & set(book.open_positions):
+        yield "a suspension", turn.suspend, InternalError
+    if book.ended is None:
+        suspended = lambda: turn.interrupt(End.SUSPENDED)  # noqa: E731
+        yield "an interrupt that suspends", suspended, InternalError
+    again = [v.Message.user("once more")]
+    if book.decided is not End.ANSWERED:
+        yield "a refused answer", lambda: turn.answer_refused(again), InternalError
+    yield "an answer refused without a word", lambda: turn.answer_refused([]), InternalError
+    yield "calls passed through", lambda: turn.passed_through(fits[1]), InternalError
+    yield "input passed through", lambda: turn.passed_through(again[0]), InternalError
+    if not can_pass_through(book):
+        yield "results passed through", lambda: turn.passed_through(fits[0]), InternalError
 
 
 # --- the walk -------------------------------------------------------------------

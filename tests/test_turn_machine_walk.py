@@ -77,11 +77,10 @@ MUTANTS: Final = (
     ),
     Mutant(
         "a_second_result_of_a_call_is_taken",
-        """            or step.positions.get(result.call_id) != position
-            or step.results[position] is not None
-""",
-        """            or step.positions.get(result.call_id) != position
-""",
+        """            or self._is_shut(position)
+            or step.positions.get""",
+        """            or self.phase is Phase.ENDED
+            or step.positions.get""",
         "was not refused",
     ),
     Mutant(
@@ -94,8 +93,8 @@ MUTANTS: Final = (
         "an_ended_turn_ends_once_more",
         """        if self.phase is Phase.ENDED:
             return ()
-        if self._decided""",
-        """        if self._decided""",
+        if end_reason""",
+        """        if end_reason""",
         "C6: a second interrupt changed something",
     ),
     Mutant(
@@ -112,7 +111,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "an_id_may_come_again_after_a_replacement",
-        """        if self.phase is not Phase.ENDED:
+        """        if self.phase is not Phase.ENDED or self._step is not None:
             self._reserve_ids()
 """,
         "",
@@ -161,6 +160,54 @@ MUTANTS: Final = (
         "start.attempt != step.attempts[position] + 1",
         "start.attempt < step.attempts[position]",
         "another attempt of",
+    ),
+    Mutant(
+        "a_suspended_turn_takes_results",
+        "return self.phase is Phase.ENDED or not self.is_open(position)",
+        "return not self.is_open(position)",
+        "was not refused",
+    ),
+    Mutant(
+        "a_suspended_step_is_counted_twice",
+        "        self._uncounted = False  # `step_done` will count it\n",
+        "",
+        "steps were counted",
+    ),
+    Mutant(
+        "a_call_that_runs_is_suspended",
+        "or self._step is None or self.started_positions:",
+        "or self._step is None:",
+        "a suspension was not refused",
+    ),
+    Mutant(
+        "an_edit_is_kept_for_the_wrong_call",
+        "        step.edits[position] = arguments\n",
+        "        step.edits[0] = arguments\n",
+        "would run with",
+    ),
+    Mutant(
+        "a_refused_answer_is_not_counted",
+        """        self._decided = None
+        self.iteration += 1
+""",
+        """        self._decided = None
+""",
+        "steps were counted",
+        bounds=(1, 2, True),
+    ),
+    Mutant(
+        "results_pass_through_that_the_model_has_seen",
+        "        answers = self._has_unseen_results and last is",
+        "        answers = last is",
+        "results passed through was not refused",
+    ),
+    Mutant(
+        "a_refused_answer_is_not_replayed",
+        "            turn.answer_refused(messages)\n",
+        "            pass\n",
+        "replayed from its records: C3",
+        file="fold.py",
+        bounds=(1, 2, True),
     ),
     Mutant(
         "the_third_call_of_the_third_step_closes_it_too_early",

@@ -96,18 +96,22 @@ def check_records(records: Iterable[r.Record]) -> SessionState:
 def _problems(state: SessionState, record: r.Record) -> Iterator[str]:
     """What is wrong with the messages of ``record``, which comes next."""
     match record:
-        case r.TurnStarted(input=messages) | r.InputAdded(messages=messages):
+        case (
+            r.TurnStarted(input=messages)
+            | r.InputAdded(messages=messages)
+            | r.AnswerRefused(messages=messages)
+        ):
             yield from validity.input_problems(messages)
         case r.HistoryReplaced(messages=messages):
             yield from validity.history_problems(messages)
-        case r.ModelFinished(message=message):
+        case r.ModelFinished(message=message) | r.PassedThrough(message=message):
             yield from _reply_problems(state, message)
         case r.ToolFinished(result=result, attached=attached):
             yield from validity.result_problems(result)
             yield from validity.input_problems(attached)
         case r.Compacted(summary=summary):
             yield from validity.input_problems([summary])
-        case r.SessionOpened() | r.ToolStarted() | r.Trimmed() | r.TurnEnded():
+        case r.SessionOpened() | r.ToolStarted() | r.CallEdited() | r.Trimmed() | r.TurnEnded():
             pass
         case _:
             assert_never(record)
@@ -169,22 +173,34 @@ def _apply(state: SessionState, record: r.Record) -> None:
             shorten(state.history, record)
         case r.TurnStarted():
             _start(state, record)
+        case _:
+            _apply_to_turn(state, record)
+
+
+def _apply_to_turn(state: SessionState, record: r.InTurn) -> None:
+    turn = _running(state, record.turn)
+    match record:
         case r.ModelFinished(message=message, cap=cap):
-            turn = _running(state, record.turn)
             _settle(turn)
             turn.model_replied(message, cap)
+        case r.PassedThrough(message=message):
+            _settle(turn)
+            turn.passed_through(message)
         case r.ToolStarted(call_id=call_id):
-            turn = _running(state, record.turn)
             turn.tool_started(_position(turn, call_id), record)
         case r.ToolFinished(result=result, attached=attached):
-            turn = _running(state, record.turn)
             # What `model_replied` answers on arrival is recorded as well.
             if not _was_answered_on_arrival(turn, result):
                 turn.tool_finished(_position(turn, result.call_id), result, attached)
+        case r.CallEdited(call_id=call_id, arguments=arguments):
+            turn.arguments_edited(_position(turn, call_id), arguments)
         case r.InputAdded(messages=messages):
-            _input(_running(state, record.turn), messages)
+            _input(turn, messages)
+        case r.AnswerRefused(messages=messages):
+            turn.answer_refused(messages)
+        case r.TurnEnded(end_reason=v.EndReason.SUSPENDED):
+            turn.suspend()
         case r.TurnEnded(end_reason=end_reason):
-            turn = _running(state, record.turn)
             turn.interrupt(end_reason)
         case _:
             assert_never(record)
@@ -197,7 +213,7 @@ def _start(state: SessionState, record: r.TurnStarted) -> None:
             raise InternalError(f"turn {record.turn} is resumed, the newest is {state.turns}")
         turn.resumed()
     else:
-        if turn is not None and turn.phase is not Phase.ENDED:
+        if turn is not None and (turn.phase is not Phase.ENDED or turn.is_suspended):
             raise InternalError(f"turn {record.turn} starts while turn {turn.number} is running")
         turn = state.turn = Turn(state.history, record.turn)
     _input(turn, record.input)

@@ -23,6 +23,7 @@ class OpenStep:
     __slots__ = (
         "attached",
         "attempts",
+        "edits",
         "missing",
         "notes",
         "positions",
@@ -50,6 +51,13 @@ class OpenStep:
         self.attached: dict[int, Sequence[v.Message]] = {}
         #: By position: ``meta`` for the answer, where the turn is interrupted before the result.
         self.notes: dict[int, Mapping[str, Any]] = {}
+        #: By position: the arguments that run in the place of the call's own.
+        self.edits: dict[int, v.JSONObject] = {}
+
+    def arguments(self, position: int) -> v.JSONObject:
+        """What the call at ``position`` runs with: its own arguments, or edited ones."""
+        edited = self.edits.get(position)
+        return self.reply.tool_calls[position].arguments if edited is None else edited
 
     def cut(self) -> None:
         """The process that ran the calls has ended."""

@@ -91,6 +91,32 @@ class InputAdded(ByFields):
 
 
 @attrs.frozen(eq=False, repr=False)
+class CallEdited(ByFields):
+    """Somebody edited the arguments of an open call; it runs with these."""
+
+    turn: int
+    step: int
+    call_id: str
+    arguments: v.JSONObject
+
+
+@attrs.frozen(eq=False, repr=False)
+class AnswerRefused(ByFields):
+    """The answer was not what was asked for; the model is told so by these messages."""
+
+    turn: int
+    messages: tuple[v.Message, ...]
+
+
+@attrs.frozen(eq=False, repr=False)
+class PassedThrough(ByFields):
+    """The results of the last step became the answer; no model gave ``message``."""
+
+    turn: int
+    message: v.Message
+
+
+@attrs.frozen(eq=False, repr=False)
 class HistoryReplaced(ByFields):
     """The history was replaced as a whole (an edit, a load, a repair, a clear)."""
 
@@ -126,24 +152,24 @@ class Trimmed(ByFields):
 
 @attrs.frozen(eq=False, repr=False)
 class TurnEnded(ByFields):
-    """The turn is over."""
+    """The turn is over; one that is suspended goes on later with its open calls."""
 
     turn: int
     end_reason: v.EndReason
 
 
-Record: TypeAlias = (
-    SessionOpened
-    | TurnStarted
-    | ModelFinished
+#: What happens in a turn that runs.
+InTurn: TypeAlias = (
+    ModelFinished
     | ToolStarted
     | ToolFinished
     | InputAdded
-    | HistoryReplaced
-    | Compacted
-    | Trimmed
+    | CallEdited
+    | AnswerRefused
+    | PassedThrough
     | TurnEnded
 )
+Record: TypeAlias = SessionOpened | TurnStarted | InTurn | HistoryReplaced | Compacted | Trimmed
 
 
 _canonical: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode

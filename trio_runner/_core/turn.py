@@ -21,13 +21,17 @@ Theory of operation
 A turn is in one of three phases::
 
     phase            next_action()   events that move it on
-    AWAITING_MODEL   CallModel       model_replied -> any phase below
-    AWAITING_TOOLS   RunTools        tool_started, tool_finished (per call);
-                                     step_done -> AWAITING_MODEL
-    ENDED            Finished        resumed -> AWAITING_MODEL
+    AWAITING_MODEL   CallModel       model_replied -> any phase below;
+                                     passed_through -> ENDED
+    AWAITING_TOOLS   RunTools        arguments_edited, tool_started,
+                                     tool_finished (per call);
+                                     step_done -> AWAITING_MODEL;
+                                     suspend -> ENDED, with its open step
+    ENDED            Finished        resumed -> AWAITING_MODEL, or where it was
+                                     suspended
 
-`model_replied` decides on the reply's stop reason alone, since replies were
-normalised before (``normalise.py``): calls and stop reason agree.
+`model_replied` decides on the reply's stop reason alone (``decision.py``), since
+replies were normalised before (``normalise.py``): calls and stop reason agree.
 
     stop reason                  below the cap         at the cap
     tool_use                     open step             calls limit_reached, MAX_ITERATIONS
@@ -41,7 +45,11 @@ In the last four rows and at the cap the turn is *decided*: `next_action` says
 `Finished`, and `finish` makes it so. Between the two a hook may still fail,
 which is why deciding and ending are two moments: an interrupt with FAILED
 overrules what was decided, a cancel does not (an answer that is recorded was
-given).
+given). And the answer may be refused (`answer_refused`), because it is not what
+was asked for: then the model is asked again.
+
+In the place of the next model call, `passed_through` makes the results of the
+last step the answer. A budget that is spent is an interrupt with LIMIT.
 
 A paused reply goes back to the model unchanged: it opens a step without calls,
 so that it is counted like any other and `iteration` moves at the same place.
@@ -54,6 +62,13 @@ however often it is resumed; resuming after MAX_ITERATIONS grants them anew.
 
 Messages added while a step is open wait until it is closed, so that nothing
 comes between a call and its result.
+
+A suspended turn has ended, and its step is still open: it waits for somebody's
+word on calls of which none has started. Nothing but `resumed` changes it, not
+even an interrupt, and no other turn may begin on its history meanwhile.
+
+The arguments that somebody edited run in the place of the call's own
+(`OpenStep.arguments`); the reply stays as the model gave it.
 
 A crash leaves a turn that has not ended. `resumed` then says that its process
 is gone: the open calls that had started are *cut*. A cut call is answered, or
@@ -76,6 +91,7 @@ from trio_runner._core.actions import CallModel as CallModel
 from trio_runner._core.actions import Finished as Finished
 from trio_runner._core.actions import Phase as Phase
 from trio_runner._core.actions import RunTools as RunTools
+from trio_runner._core.decision import CUT, decide
 from trio_runner._core.errors import InternalError, NothingToResumeError, TurnEndedError
 from trio_runner._core.history import History, HistoryView
 from trio_runner._core.open_step import STARTED, OpenStep
@@ -109,7 +125,8 @@ class Turn:
         self.rollback: HistoryRollbackState | None = None
         #: How the turn will end once `finish` is called; None while it goes on.
         self._decided: v.EndReason | None = None
-        #: The open step. Invariant: set only in AWAITING_TOOLS, and never without an open call.
+        #: The open step. Invariant: set only in AWAITING_TOOLS or SUSPENDED, and never without
+        #: an open call.
         self._step: OpenStep | None = None
         #: The newest message with results; None before the first.
         self.results: v.Message | None = None
@@ -207,6 +224,11 @@ class Turn:
             return self.history.view(self._whole_from)
         return self.history.view(self.history.delta_start)
 
+    @property
+    def is_suspended(self) -> bool:
+        """Whether it ended with its step open, to be taken up by `resumed`."""
+        return self.phase is Phase.ENDED and self._step is not None
+
     # --- events -----------------------------------------------------------------
 
     def input_added(self, messages: Iterable[v.Message]) -> None:
@@ -241,50 +263,63 @@ class Turn:
           are to run or there are none.
         """
         asks = reply.stop_reason is v.StopReason.TOOL_USE
-        fits = bool(reply.tool_calls) == asks or reply.stop_reason in _CUT
+        fits = bool(reply.tool_calls) == asks or reply.stop_reason in CUT
         if self.phase is not Phase.AWAITING_MODEL or self._decided is not None or not fits:
             self._illegal("model_replied")
         self.replies += 1
         if reply.usage is not None:
             self._usage += reply.usage
         at_cap = max_iterations is not None and self.iteration >= max_iterations
-        match reply.stop_reason:
-            case v.StopReason.TOOL_USE if not at_cap:
+        self._decided, results = decide(reply, max_iterations if at_cap else None)
+        if self._decided is None:
+            self.phase = Phase.AWAITING_TOOLS
+            if asks:
                 self._step = OpenStep(reply)
-                self.phase = Phase.AWAITING_TOOLS
                 return ()
-            case v.StopReason.TOOL_USE:
-                cap = max_iterations or 0
-                results = [stand_ins.limit_reached(call, cap) for call in reply.tool_calls]
-                self._decided = v.EndReason.MAX_ITERATIONS
-            case v.StopReason.PAUSE | v.StopReason.CONTINUE_ if not at_cap:
-                results = []
-                self.phase = Phase.AWAITING_TOOLS
-            case v.StopReason.PAUSE | v.StopReason.CONTINUE_:
-                results = []
-                self._decided = v.EndReason.MAX_ITERATIONS
-            case v.StopReason.MAX_TOKENS:
-                results = [stand_ins.output_cut(call) for call in reply.tool_calls]
-                self._decided = v.EndReason.MAX_TOKENS
-            case (
-                v.StopReason.SAFETY
-                | v.StopReason.ERROR
-                | v.StopReason.TIMEOUT
-                | v.StopReason.CANCELLED
-            ):
-                why = f"the reply ended with stop reason {reply.stop_reason.value!r}."
-                results = [stand_ins.denied(call, why) for call in reply.tool_calls]
-                safe = reply.stop_reason is v.StopReason.SAFETY
-                self._decided = v.EndReason.SAFETY if safe else v.EndReason.FAILED
-            case v.StopReason.END_TURN | v.StopReason.STOP_SEQUENCE | None:
-                results = []
-                self._decided = v.EndReason.ANSWERED
-            case _:
-                assert_never(reply.stop_reason)
         self._append(reply, from_model=True)
         if results:
-            self._append(v.Message("user", (), (), tuple(results)))
-        return tuple(results)
+            self._append(v.Message("user", (), (), results))
+        return results
+
+    def answer_refused(self, messages: Sequence[v.Message]) -> None:
+        """The answer that was decided is not what was asked for; counts as a follow-up.
+
+        Args:
+          messages: what to say to the model, at least one.
+        """
+        answered = self._decided is v.EndReason.ANSWERED
+        if not answered or not messages:
+            self._illegal("answer_refused")
+        self._decided = None
+        self.iteration += 1
+        for message in messages:
+            self._append(message)
+
+    def passed_through(self, message: v.Message) -> None:
+        """The results are the answer, as ``message``: the model has not seen them, and will not."""
+        last = self.history.last
+        answers = self._has_unseen_results and last is not None and last.role == "user"
+        fits = message.role == "assistant" and not message.tool_calls
+        asks = self.phase is Phase.AWAITING_MODEL and self._decided is None
+        if not (asks and answers and fits):
+            self._illegal("passed_through")
+        self.replies += 1
+        self._append(message, from_model=True)
+        self._decided = v.EndReason.PASSED_THROUGH
+
+    def arguments_edited(self, position: int, arguments: v.JSONObject) -> None:
+        """An open call that has not started is to run with these arguments."""
+        step = self._step
+        if step is None or self._is_shut(position) or step.started[position]:
+            self._illegal("arguments_edited")
+        step.edits[position] = arguments
+
+    def suspend(self) -> None:
+        """The turn waits for a word on its open calls, none of which has started."""
+        if self.phase is not Phase.AWAITING_TOOLS or self._step is None or self.started_positions:
+            self._illegal("suspend")
+        self._end(v.EndReason.SUSPENDED, len(self.history), HistoryRollbackStatus.HISTORY_UNCHANGED)
+        self._uncounted = False  # `step_done` will count it
 
     def tool_started(self, position: int, start: r.ToolStarted | None = None) -> None:
         """The tool function of an open call is about to be entered, or may have been.
@@ -295,8 +330,7 @@ class Turn:
         step = self._step
         if (
             step is None
-            or not 0 <= position < len(step.results)
-            or step.results[position] is not None
+            or self._is_shut(position)
             or step.started[position] == STARTED
             or (start is not None and start.attempt != step.attempts[position] + 1)
         ):
@@ -317,8 +351,8 @@ class Turn:
         step = self._step
         if (
             step is None
+            or self._is_shut(position)
             or step.positions.get(result.call_id) != position
-            or step.results[position] is not None
         ):
             self._illegal("tool_finished")
         step.results[position] = result
@@ -350,7 +384,7 @@ class Turn:
         self.history.replace(messages)
         if self._whole_from is not None:
             self._whole_from = len(self.history.templates())
-        if self.phase is not Phase.ENDED:
+        if self.phase is not Phase.ENDED or self._step is not None:
             self._reserve_ids()
 
     def finish(self) -> v.EndReason:
@@ -367,8 +401,8 @@ class Turn:
     ) -> tuple[v.ToolResult, ...]:
         """The turn stops now: answer the open calls truthfully, keep what finished.
 
-        Pure and idempotent: on an ended turn it does nothing. A decided turn
-        ends as decided unless ``end_reason`` is FAILED.
+        Pure and idempotent: on an ended turn it does nothing, and a suspended one has
+        ended. A decided turn ends as decided unless ``end_reason`` is FAILED.
 
         Args:
           crashed: the process that ran the turn is gone; a call that may have
@@ -379,6 +413,8 @@ class Turn:
         """
         if self.phase is Phase.ENDED:
             return ()
+        if end_reason is v.EndReason.SUSPENDED:
+            self._illegal("interrupt")
         if self._decided is not None and end_reason is not v.EndReason.FAILED:
             self.finish()
             return ()
@@ -406,14 +442,14 @@ class Turn:
     @property
     def can_resume(self) -> bool:
         """Whether `resumed` may be told: it has no end, or one that something can come of."""
-        if self.end_reason is None:
+        if self.end_reason is None or self.is_suspended:
             return True
         last = self.history.last
         asks = last is not None and (last.role == "user" or last.stop_reason in _GOES_BACK)
         return asks and self.end_reason in _MAY_GO_ON
 
     def resumed(self) -> None:
-        """Go on with a turn that ended without an answer, or that a crash cut.
+        """Go on with a turn that ended without an answer, was suspended, or that a crash cut.
 
         Raises:
           NothingToResumeError: the turn has an answer, or none can come of it.
@@ -434,10 +470,18 @@ class Turn:
         self._uncounted = False
         self.end_reason = None
         self._decided = None
-        self.phase = Phase.AWAITING_MODEL
+        self.phase = Phase.AWAITING_MODEL if self._step is None else Phase.AWAITING_TOOLS
         self._reserve_ids()
 
     # --- inside -----------------------------------------------------------------
+
+    def _is_shut(self, position: int) -> bool:
+        """Whether nothing may happen to the call at ``position``."""
+        return self.phase is Phase.ENDED or not self.is_open(position)
+
+    @property
+    def _has_unseen_results(self) -> bool:
+        return any(message.tool_results for message in self.delta)
 
     def _append(self, message: v.Message, *, from_model: bool = False) -> None:
         self.history.append(message)
@@ -471,7 +515,7 @@ class Turn:
             return HistoryRollbackStatus.APPENDED_INTERRUPTED_TOOL_RESULT
         if closed is not None:
             return HistoryRollbackStatus.APPENDED_PARTIAL_TOOL_RESULT
-        if any(message.tool_results for message in self.delta):
+        if self._has_unseen_results:
             # A batch was complete, and the model has not seen its results yet.
             return HistoryRollbackStatus.APPENDED_COMPLETED_TOOL_RESULT
         return HistoryRollbackStatus.HISTORY_UNCHANGED
@@ -491,13 +535,5 @@ _MAY_GO_ON: Final = (
     v.EndReason.TIMED_OUT,
     v.EndReason.FAILED,
     v.EndReason.MAX_ITERATIONS,
-)
-
-#: Stop reasons next to which calls may stand that do not run.
-_CUT: Final = (
-    v.StopReason.MAX_TOKENS,
-    v.StopReason.SAFETY,
-    v.StopReason.ERROR,
-    v.StopReason.TIMEOUT,
-    v.StopReason.CANCELLED,
+    v.EndReason.LIMIT,
 )

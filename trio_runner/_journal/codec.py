@@ -33,13 +33,14 @@ import trio_runner._core.values as v
 import trio_runner._journal.faults as faults
 
 #: The newest that `encode_record` writes; `decode_record` reads this and everything older.
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 
 Tree: TypeAlias = dict[str, Any]
 
 #: From version n to n + 1: what an old record lacks or spells differently.
 _UPGRADES: Final[Mapping[int, Callable[[Tree], Tree]]] = {
     1: lambda tree: tree,  # 2 added kinds, and changed none
+    2: lambda tree: tree,  # so did 3
 }
 
 #: Never renamed: files hold these words.
@@ -50,13 +51,22 @@ _KINDS: Final[Mapping[str, type[Any]]] = {
     "tool_started": r.ToolStarted,
     "tool_finished": r.ToolFinished,
     "input_added": r.InputAdded,
+    "call_edited": r.CallEdited,
+    "answer_refused": r.AnswerRefused,
+    "passed_through": r.PassedThrough,
     "history_replaced": r.HistoryReplaced,
     "compacted": r.Compacted,
     "trimmed": r.Trimmed,
     "turn_ended": r.TurnEnded,
 }
 #: The version since which a kind looks as it does; 1 for those that are not here.
-_SINCE: Final[Mapping[str, int]] = {"compacted": 2, "trimmed": 2}
+_SINCE: Final[Mapping[str, int]] = {
+    "compacted": 2,
+    "trimmed": 2,
+    "call_edited": 3,
+    "answer_refused": 3,
+    "passed_through": 3,
+}
 _BLOCK_TYPES: Final[Mapping[str, type[Any]]] = {
     "text": v.TextContent,
     "image": v.ImageContent,

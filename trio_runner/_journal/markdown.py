@@ -66,6 +66,15 @@ class _Page:
             case r.ToolFinished(result=result, attached=attached):
                 yield from self._result(result)
                 yield from self._messages(attached)
+            case r.PassedThrough(message=message):
+                yield "*The results are the answer:*"
+                yield from self._messages([message])
+            case r.CallEdited(call_id=call_id, arguments=arguments):
+                yield f"*Somebody edited the arguments of call {_inline(call_id)}:*"
+                yield self._fenced(_json(arguments), "json")
+            case r.AnswerRefused(messages=messages):
+                yield "*The answer was refused:*"
+                yield from self._messages(messages)
             case r.InputAdded(messages=messages):
                 yield from self._messages(messages)
             case r.HistoryReplaced(messages=messages):

@@ -174,8 +174,9 @@ def records_to_fork(
                 begun.setdefault(newest, index)
                 # One that goes on has no end until it ends again.
                 ended.pop(newest, None)
-            case r.TurnEnded(turn=number):
-                ended[number] = index + 1
+            case r.TurnEnded(turn=number, end_reason=reason):
+                if reason is not v.EndReason.SUSPENDED:
+                    ended[number] = index + 1
             case _:
                 pass
     ended[0] = min(begun.values(), default=len(records))
