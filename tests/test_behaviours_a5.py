@@ -1,6 +1,6 @@
 """BEHAVIOURS kA5: whatever shortens a history passes one gate: valid, or refused and unchanged.
 
-The ways in which a history is shortened, with cuts at any index: `agent.compact`,
+The ways in which a history is shortened, with cuts at any index: `agent.replace_with_summary`,
 `agent.trim` and `agent.load_history` between turns, and `runner.replace_history` from
 hooks, from the caller between two messages, and from a tool while its batch grows.
 Where the cuts may be is in ``test_compaction.py``.
@@ -234,7 +234,7 @@ async def test_kA5_any_history_compacted_and_trimmed_in_any_ways_is_valid_or_unc
                     at = number if way == "at" else None
                     cut = agent.choose_cut(keep=number, at=at)
                     if cut is not None:
-                        agent.compact(cut, "so far")
+                        agent.replace_with_summary(cut, "so far")
                         assert agent.history[cut.start + 1 :] == before[cut.stop :]
             except tr.HistoryError:
                 assert way == "at"
@@ -264,13 +264,13 @@ async def test_kA5_a_cut_chosen_before_the_batch_grew_is_refused_and_can_be_chos
         [old] = chosen
         assert old is not None
         with pytest.raises(tr.HistoryCutError, match="another version of it"):
-            agent.compact(old, "so far")
+            agent.replace_with_summary(old, "so far")
         assert (agent.history, journal.stored("s")) == (before, records)
 
         cut = agent.choose_cut(keep=1)
         assert cut is not None
         assert cut.messages == LONG
-        agent.compact(cut, "so far")
+        agent.replace_with_summary(cut, "so far")
         assert [message.text for message in agent.history[:2]] == ["so far", "go"]
         assert opens_as(journal) == agent.history
 

@@ -396,7 +396,7 @@ async def test_kE5_compaction_writes_the_summary_alone() -> None:
         assert agent.trim() == 98
         cut = agent.choose_cut()
         assert cut is not None
-        agent.compact(cut, "so far")
+        agent.replace_with_summary(cut, "so far")
         assert journal.written - before < 1000
 
 

@@ -369,7 +369,7 @@ async def test_a_compaction_is_one_commit_of_one_record() -> None:
         before, commits = stored(journal), journal.statistics().commits
         cut = agent.choose_cut()
         assert cut is not None
-        agent.compact(cut, "so far")
+        agent.replace_with_summary(cut, "so far")
 
         assert journal.statistics().commits == commits + 1
         [record] = stored(journal)[len(before) :]
@@ -385,9 +385,9 @@ async def test_what_was_replaced_is_in_the_journal_and_can_be_had() -> None:
         await agent.generate("one")
         whole = agent.history
         assert agent.trim() == 2
-        agent.compact(cut_of(agent, keep=0), "so far")
+        agent.replace_with_summary(cut_of(agent, keep=0), "so far")
         await agent.generate("two")
-        agent.compact(cut_of(agent, keep=0), "so far, again")
+        agent.replace_with_summary(cut_of(agent, keep=0), "so far, again")
         await agent.generate("three")
 
         said = tr.full_history(stored(journal))
@@ -409,7 +409,7 @@ async def test_a_compacted_session_goes_on_from_its_summary() -> None:
     journal = tr.MemoryJournal()
     async with agent_of(["first"], journal=journal, history=[SYSTEM]) as agent:
         await agent.generate("one")
-        agent.compact(cut_of(agent, keep=0), "so far")
+        agent.replace_with_summary(cut_of(agent, keep=0), "so far")
     model = ScriptedModel(["second"])
     async with tr.ToolAgent("b", model=model, journal=journal, session="s") as agent:
         await agent.generate("two")
@@ -423,7 +423,7 @@ async def test_the_whole_conversation_has_no_id_twice() -> None:
     script = [[call("work", id="c1")], "first", [call("work", id="c1")], "second"]
     async with agent_of(script, journal=journal) as agent:
         await agent.generate("one")
-        agent.compact(cut_of(agent, keep=0), "so far")
+        agent.replace_with_summary(cut_of(agent, keep=0), "so far")
         await agent.generate("two")
 
     tr.check_history(tr.full_history(stored(journal)))
@@ -447,7 +447,7 @@ async def test_a_step_that_a_crash_left_open_stays_open_behind_a_summary() -> No
     await session.aclose()
 
     async with agent_of(["third"], journal=fresh) as agent:
-        agent.compact(cut_of(agent, keep=1), "so far")
+        agent.replace_with_summary(cut_of(agent, keep=1), "so far")
         assert texts(agent.history) == ["so far", "three"]
         reply = await agent.resume()
 
@@ -463,7 +463,7 @@ async def test_while_a_turn_runs_nothing_is_compacted_or_trimmed() -> None:
         await anext(runner)
         before = agent.history
         with pytest.raises(tr.BusyError, match="cannot compact the history"):
-            agent.compact(cut, "summary")
+            agent.replace_with_summary(cut, "summary")
         with pytest.raises(tr.BusyError, match="cannot trim the history"):
             agent.trim()
         assert agent.history == before
@@ -474,14 +474,14 @@ async def test_a_session_that_is_not_open_is_not_shortened() -> None:
     cut = cut_of(agent, keep=2)
 
     with pytest.raises(tr.NotEnteredError):
-        agent.compact(cut, "summary")
+        agent.replace_with_summary(cut, "summary")
     with pytest.raises(tr.NotEnteredError):
         agent.trim()
 
 
 async def test_an_agent_without_a_session_is_shortened_in_memory() -> None:
     agent = agent_of(["fourth"], history=LONG)
-    agent.compact(cut_of(agent, keep=1), "summary")
+    agent.replace_with_summary(cut_of(agent, keep=1), "summary")
     await agent.generate("four")
 
     assert texts(agent.history) == ["rules", "summary", "three", "third", "four", "fourth"]
@@ -492,7 +492,7 @@ async def test_a_cut_may_be_asked_for_between_two_steps() -> None:
     agent = agent_of(history=LONG)
     cut = agent.choose_cut(at=6)
     assert cut is not None
-    agent.compact(cut, "summary")
+    agent.replace_with_summary(cut, "summary")
 
     assert agent.history[2:] == LONG[6:]
     with pytest.raises(tr.HistoryCutError):
@@ -544,8 +544,8 @@ async def shortening_session(journal: tr.Journal, seen: list[tuple[tr.Message, .
             "one",
             agent.trim,
             "two",
-            lambda: agent.compact(cut_of(agent, keep=1), "so far"),
-            lambda: agent.compact(cut_of(agent, keep=0), "so far, again"),
+            lambda: agent.replace_with_summary(cut_of(agent, keep=1), "so far"),
+            lambda: agent.replace_with_summary(cut_of(agent, keep=0), "so far, again"),
             "three",
         ):
             if isinstance(each, str):
@@ -654,7 +654,7 @@ async def test_records_that_do_not_fit_are_refused_at_their_place() -> None:
     async with agent_of([*"ab"], journal=journal) as agent:
         await agent.generate("one")
         await agent.generate("two")
-        agent.compact(cut_of(agent, keep=1), "so far")
+        agent.replace_with_summary(cut_of(agent, keep=1), "so far")
     records = list(stored(journal))
     place = len(records) - 1
     assert type(records[place]) is r.Compacted

@@ -42,7 +42,7 @@ HOOKS = frozenset({
     "after_turn_complete",
 })  # fmt: skip
 # Methods that users write, and the names that hold functions of theirs.
-USER_METHODS = frozenset({"call_tool", "reply", "list_tools", "call", *HOOKS})
+USER_METHODS = frozenset({"call_tool", "reply", "list_tools", "call", "summarise", *HOOKS})
 USER_NAMES = frozenset({"fn", "hook", "policy"})
 # What trampolines may be given: user code, and what user code returned.
 FOR_TRAMPOLINES = USER_METHODS | USER_NAMES | {"returned", "said", "_fn", "_async_fn"}
@@ -57,6 +57,7 @@ DIRECT_CALLS: Mapping[tuple[str, str], str] = {
     ("trio_runner/_shell/agent.py", "reply"): "is itself called through a trampoline only",
     ("trio_runner/_shell/agent.py", "run_tools"): "list_tools: has trampolines of its own",
     ("trio_runner/_shell/agent.py", "__check_names"): "list_tools: has trampolines of its own",
+    ("trio_runner/_shell/summarizer.py", "summarise"): "is itself called through a trampoline only",
     ("trio_runner/_shell/hooks.py", "__call__"): "a chain is a hook: called through a trampoline",
     ("trio_runner/_shell/function_tools.py", "call_by_name"): "stands for fn, called as fn is",
     ("trio_runner/_shell/function_tools.py", "_in_thread"): "Ctrl-C never strikes in a thread",
@@ -72,7 +73,9 @@ SURFACE: Mapping[str, Sequence[str]] = {
         "add_tool", "remove_tool", "add_agent_tool", "clone",
     ),
     "_Asker": ("__call__",),
-    "AgentHistory": ("load_history", "clear", "choose_cut", "compact", "trim"),
+    "AgentHistory": (
+        "load_history", "clear", "choose_cut", "compact", "replace_with_summary", "trim",
+    ),
     "CallContext": ("report_progress", "emit", "attach"),
     "Steps": ("_emit_delta",),
     "McpToolset": ("__aenter__", "__aexit__"),

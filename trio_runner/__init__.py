@@ -19,9 +19,15 @@ that finished is kept, nothing is left running.
 
 from trio_runner._core.compaction import HistoryCut as HistoryCut
 from trio_runner._core.compaction import HistoryCutError as HistoryCutError
+from trio_runner._core.compaction_plan import Compaction as Compaction
+from trio_runner._core.compaction_plan import CompactionReason as CompactionReason
+from trio_runner._core.compaction_plan import CutPolicy as CutPolicy
+from trio_runner._core.compaction_plan import CutRequest as CutRequest
+from trio_runner._core.compaction_plan import keep_recent as keep_recent
 from trio_runner._core.errors import BusyError as BusyError
 from trio_runner._core.errors import CommitFailedError as CommitFailedError
 from trio_runner._core.errors import CommitUnknownError as CommitUnknownError
+from trio_runner._core.errors import CompactionError as CompactionError
 from trio_runner._core.errors import FatalToolError as FatalToolError
 from trio_runner._core.errors import HistoryError as HistoryError
 from trio_runner._core.errors import InternalError as InternalError
@@ -86,6 +92,7 @@ from trio_runner._shell.agent import ToolAgent as ToolAgent
 from trio_runner._shell.agent_tools import AgentTool as AgentTool
 from trio_runner._shell.agent_tools import PromptMaker as PromptMaker
 from trio_runner._shell.agent_tools import agent_tool as agent_tool
+from trio_runner._shell.compacting import CompactionReport as CompactionReport
 from trio_runner._shell.context import current_tool_context as current_tool_context
 from trio_runner._shell.conversation import Conversation as Conversation
 from trio_runner._shell.conversation import LastTurn as LastTurn
@@ -99,6 +106,7 @@ from trio_runner._shell.loop_agent import LoopConfig as LoopConfig
 from trio_runner._shell.loop_agent import Planned as Planned
 from trio_runner._shell.loop_agent import ToolLoopAgent as ToolLoopAgent
 from trio_runner._shell.runner import ToolRunner as ToolRunner
+from trio_runner._shell.summarizer import ModelSummarizer as ModelSummarizer
 from trio_runner._shell.tools import ToolOptions as ToolOptions
 from trio_runner._shell.tools import tool as tool
 from trio_runner.abc import CommitTicket as CommitTicket
@@ -108,6 +116,8 @@ from trio_runner.abc import JournalSession as JournalSession
 from trio_runner.abc import Model as Model
 from trio_runner.abc import ModelRequest as ModelRequest
 from trio_runner.abc import Observer as Observer
+from trio_runner.abc import Summarizer as Summarizer
+from trio_runner.abc import SummaryRequest as SummaryRequest
 from trio_runner.abc import Tool as Tool
 from trio_runner.abc import ToolContext as ToolContext
 from trio_runner.abc import Toolset as Toolset

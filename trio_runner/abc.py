@@ -20,6 +20,7 @@ import trio_runner._core.params as params_
 import trio_runner._core.records as records_
 import trio_runner._core.structured as structured
 import trio_runner._core.values as v
+from trio_runner._core.compaction_plan import CompactionReason
 
 # --- the model side -------------------------------------------------------------
 
@@ -70,6 +71,35 @@ class Model(Protocol):
         Tool calls (`ToolCall.from_model`) may have their arguments as text, and
         missing or repeated ids; the runner normalises them. Cancellation must be let through, and
         must close the provider's stream. An error leaves the turn bare.
+        """
+        ...
+
+
+@attrs.frozen
+class SummaryRequest:
+    """What a summary is to tell.
+
+    Attributes:
+      messages: those that it takes the place of, whole steps only; an older summary
+        comes first and is to be told again.
+      reason: "after_turn", "mid_turn" or "on_demand".
+      target_tokens: what the summary should have at most.
+    """
+
+    messages: Sequence[v.Message]
+    reason: CompactionReason
+    target_tokens: int
+
+
+class Summarizer(Protocol):
+    """Writes the summary that takes the place of the oldest part of a history."""
+
+    async def summarise(self, request: SummaryRequest) -> v.Message | str:
+        """Return the summary: text, or a plain message of the user or the assistant.
+
+        Nothing is held while it runs, and it is cut after `Compaction.timeout`
+        seconds. What it raises is reported, and the history stays as it is.
+        Cancellation must be let through.
         """
         ...
 

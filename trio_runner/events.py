@@ -7,6 +7,9 @@ from trio_runner._core.events import CallProgress as CallProgress
 from trio_runner._core.events import CallStarted as CallStarted
 from trio_runner._core.events import CommitFailed as CommitFailed
 from trio_runner._core.events import Committed as Committed
+from trio_runner._core.events import Compacted as Compacted
+from trio_runner._core.events import CompactionFailed as CompactionFailed
+from trio_runner._core.events import CompactionStarted as CompactionStarted
 from trio_runner._core.events import ErrorSuppressed as ErrorSuppressed
 from trio_runner._core.events import Event as Event
 from trio_runner._core.events import ModelCallFinished as ModelCallFinished

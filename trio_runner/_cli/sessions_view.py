@@ -55,7 +55,7 @@ def _last_used(summary: SessionSummary) -> float:
 def _cells(summary: SessionSummary) -> list[str]:
     last = "" if summary.last_at is None else summary.last_at.isoformat(timespec="seconds")
     cells = [summary.session_id, summary.state, str(summary.turns), str(summary.records)]
-    cells += [str(summary.size_bytes), last, summary.title]
+    cells += [str(summary.size_bytes), last, summary.title, str(summary.compactions)]
     return [_one_line(cell) for cell in cells]
 
 
@@ -70,6 +70,9 @@ def _table(summaries: Sequence[SessionSummary]) -> rich.table.Table:
     table.add_column("session", overflow="fold", no_wrap=widest <= _ID_WIDTH)
     for title in ("turns", "size"):
         table.add_column(title, justify="right", no_wrap=True)
+    compacted = any(each.compactions for each in summaries)
+    if compacted:
+        table.add_column("compacted", justify="right", no_wrap=True)
     table.add_column("last used", no_wrap=True)
     table.add_column("state", no_wrap=True)
     table.add_column("title", overflow="fold")
@@ -78,6 +81,7 @@ def _table(summaries: Sequence[SessionSummary]) -> rich.table.Table:
             rich.text.Text(_one_line(each.session_id)),
             str(each.turns),
             size_text(each.size_bytes),
+            *([f"{each.compactions}x" if each.compactions else ""] if compacted else []),
             local_text(each.last_at),
             rich.text.Text(each.state, _COLOURS.get(each.state, "")),
             rich.text.Text(_one_line(each.title)),
@@ -110,11 +114,20 @@ def show_session(summary: SessionSummary, page: str) -> int:
         f"{local_text(summary.last_at)}",
         "bold",
     )
+    if summary.compactions:
+        out.line(
+            f"compacted {_times(summary.compactions)}: summaries took the place of "
+            f"{summary.replaced_messages} messages, and the history has {summary.messages}"
+        )
     out.line("")
     for line in page.splitlines():
         style = "bold" if line.startswith(("# ", "## ", "**")) else ""
         out.line(line.expandtabs(4), style)
     return 1 if out.finish() else 0
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def show_json(summary: SessionSummary, lines: bytes) -> int:

@@ -51,16 +51,36 @@ class HistoryCut:
       start: index of the first of them; the templates stand before it.
       stop: index of the first message that stays.
       history: the whole history that the cut was chosen on.
+      kept: ranges of indices ``(start, stop)`` in between whose messages stay too, behind
+        the summary, in order: the input of a turn, for instance.
     """
 
     start: int
     stop: int
     history: HistoryView
+    kept: tuple[tuple[int, int], ...] = ()
 
     @property
     def messages(self) -> tuple[v.Message, ...]:
         """What the summary is to tell."""
-        return self.history[self.start : self.stop]
+        return tuple(
+            [
+                message
+                for start, stop in between(self.start, self.stop, self.kept)
+                for message in self.history[start:stop]
+            ]
+        )
+
+
+def between(start: int, stop: int, kept: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """The parts of a range that none of ``kept``, which are in order, covers."""
+    at = start
+    for first, last in kept:
+        if first > at:
+            yield at, first
+        at = last
+    if stop > at:
+        yield at, stop
 
 
 # --- choosing -------------------------------------------------------------------
@@ -89,14 +109,28 @@ def cut_at(history: History, index: int) -> HistoryCut:
     Raises:
       HistoryCutError: there is nothing to replace, or a step would be parted.
     """
-    cut = HistoryCut(_template_count(history.view()), index, history.view())
+    cut = HistoryCut(template_count(history.view()), index, history.view())
     _check_border(cut.history, index)
     return cut
 
 
+def check_cut(cut: HistoryCut) -> None:
+    """Raise unless ``cut`` takes whole steps and nothing else.
+
+    Raises:
+      HistoryCutError: it does not.
+    """
+    if cut.start != template_count(cut.history):
+        raise HistoryCutError(
+            f"it begins at message {cut.start}; expected {template_count(cut.history)}, behind "
+            "the templates"
+        )
+    _check_parts(cut.history, cut.stop, cut.kept)
+
+
 def turn_starts(messages: Sequence[v.Message]) -> list[int]:
     """Where turns begin, as far as the messages tell; templates belong to none."""
-    first = _template_count(messages)
+    first = template_count(messages)
     if first == len(messages):
         return []
     return [
@@ -115,10 +149,11 @@ def is_summary(message: v.Message) -> bool:
 
 
 def _ends_a_turn(message: v.Message) -> bool:
-    return _is_answer(message) or is_summary(message)
+    return is_answer(message) or is_summary(message)
 
 
-def _is_answer(message: v.Message) -> bool:
+def is_answer(message: v.Message) -> bool:
+    """Whether ``message`` is a reply after which its turn does not go on."""
     return (
         message.role == "assistant"
         and not message.tool_calls
@@ -126,7 +161,8 @@ def _is_answer(message: v.Message) -> bool:
     )
 
 
-def _template_count(messages: Sequence[v.Message]) -> int:
+def template_count(messages: Sequence[v.Message]) -> int:
+    """How many templates stand in front."""
     return sum(1 for _ in itertools.takewhile(lambda message: message.template, messages))
 
 
@@ -150,7 +186,20 @@ def compacted(history: History, cut: HistoryCut, summary: v.Message | str) -> r.
             f"it was chosen on another version of it, which had {len(cut.history)} messages; it "
             f"has {len(history)} now. Choose it again, and summarise what it holds then"
         )
-    return r.Compacted(len(history), cut.stop, _as_summary(summary))
+    return r.Compacted(len(history), cut.stop, _as_summary(summary), cut.kept)
+
+
+def carried_over(history: History, cut: HistoryCut) -> HistoryCut:
+    """``cut`` for the history as it is now, when all that came since stands behind it.
+
+    Raises:
+      HistoryCutError: the history was replaced or shortened since the cut was chosen.
+    """
+    if not history.grew_from(cut.history):
+        raise HistoryCutError(
+            f"it was chosen on a history of {len(cut.history)} messages that was replaced since"
+        )
+    return attrs.evolve(cut, history=history.view())
 
 
 def _as_summary(summary: v.Message | str) -> v.Message:
@@ -189,7 +238,7 @@ def trimmed(history: History, keep: int) -> r.Trimmed | None:
 def _older_steps(messages: Sequence[v.Message], start: int, stop: int) -> Iterator[int]:
     """Indices of what may go from one turn."""
     asking = [index for index in range(start, stop) if messages[index].tool_calls]
-    if not asking or not _is_answer(messages[stop - 1]):
+    if not asking or not is_answer(messages[stop - 1]):
         return
     step: int | None = None
     for index in range(asking[0], asking[-1]):
@@ -238,9 +287,7 @@ def shorten(history: History, record: r.Compacted | r.Trimmed) -> None:
     problems = history_problems(after)
     if problems:
         raise HistoryError(problems)
-    ids = history.ids
-    history.replace(after)
-    history.reserve(ids)
+    history.shorten(after)
 
 
 def _shortened(
@@ -250,19 +297,17 @@ def _shortened(
         raise HistoryCutError(
             f"the cut is of a history of {record.before} messages, and this one has {len(messages)}"
         )
-    front = _template_count(messages)
+    front = template_count(messages)
     match record:
-        case r.Compacted(upto=upto, summary=summary):
-            _check_border(messages, upto)
-            return (*messages[:front], summary, *messages[upto:])
+        case r.Compacted(upto=upto, summary=summary, kept=ranges):
+            _check_parts(messages, upto, ranges)
+            stays = [message for start, stop in ranges for message in messages[start:stop]]
+            return (*messages[:front], summary, *stays, *messages[upto:])
         case r.Trimmed(dropped=dropped):
             kept: list[v.Message] = []
             at = 0
+            _check_ranges(messages, dropped)
             for start, stop in dropped:
-                if not max(at, front) <= start < stop <= len(messages):
-                    raise HistoryCutError(f"found the ranges {dropped}; expected some in order")
-                _check_border(messages, start, least=front)
-                _check_border(messages, stop)
                 kept += messages[at:start]
                 at = stop
             return (*kept, *messages[at:])
@@ -270,9 +315,33 @@ def _shortened(
             assert_never(record)
 
 
+def _check_parts(
+    messages: Sequence[v.Message], upto: int, kept: tuple[tuple[int, int], ...]
+) -> None:
+    """Raise unless a summary may replace what is before ``upto`` and not ``kept``."""
+    _check_border(messages, upto)
+    _check_ranges(messages, kept)
+    if kept and (kept[-1][1] > upto or not any(between(template_count(messages), upto, kept))):
+        raise HistoryCutError(
+            f"found the ranges {kept} to keep; expected some in front of message {upto} that "
+            "leave something to replace"
+        )
+
+
+def _check_ranges(messages: Sequence[v.Message], ranges: tuple[tuple[int, int], ...]) -> None:
+    """Raise unless ``ranges`` are in order, hold whole steps, and no template."""
+    at = front = template_count(messages)
+    for start, stop in ranges:
+        if not at <= start < stop <= len(messages):
+            raise HistoryCutError(f"found the ranges {ranges}; expected some in order")
+        _check_border(messages, start, least=front)
+        _check_border(messages, stop)
+        at = stop
+
+
 def _check_border(messages: Sequence[v.Message], index: int, least: int | None = None) -> None:
     """Raise unless a step may begin at ``index``."""
-    front = _template_count(messages)
+    front = template_count(messages)
     least = front + 1 if least is None else least
     if not least <= index <= len(messages):
         raise HistoryCutError(

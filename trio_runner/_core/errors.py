@@ -121,6 +121,10 @@ class StructuredOutputError(ModelError):
         self.end_reason = end_reason
 
 
+class CompactionError(TrioRunnerError):
+    """A history was not compacted: no summary came, or none that fits. Nothing was changed."""
+
+
 # --- the store's ----------------------------------------------------------------
 
 

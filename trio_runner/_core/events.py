@@ -129,6 +129,52 @@ class CommitFailed(ByFields):
 
 
 @attrs.frozen(eq=False, repr=False)
+class CompactionStarted(ByFields):
+    """A summary of ``messages`` messages is about to be asked for.
+
+    Attributes:
+      reason: "after_turn", "mid_turn" (before a follow-up call) or "on_demand".
+      tokens: about how many the context has.
+    """
+
+    number: int
+    turn: int
+    reason: str
+    messages: int
+    tokens: int
+
+
+@attrs.frozen(eq=False, repr=False)
+class Compacted(ByFields):
+    """A summary took the place of ``replaced`` messages of the history, and was recorded.
+
+    Attributes:
+      messages_before, messages_after: how many the history had and has.
+      tokens_before, tokens_after: about how many the context had and has.
+    """
+
+    number: int
+    turn: int
+    reason: str
+    replaced: int
+    messages_before: int
+    messages_after: int
+    tokens_before: int
+    tokens_after: int
+    summary: v.Message
+
+
+@attrs.frozen(eq=False, repr=False)
+class CompactionFailed(ByFields):
+    """No summary came, or none that fits; the history is unchanged and the turn goes on."""
+
+    number: int
+    turn: int
+    reason: str
+    error: Exception
+
+
+@attrs.frozen(eq=False, repr=False)
 class ErrorSuppressed(ByFields):
     """An error that lost to another one on the way out (contract C7)."""
 
@@ -188,6 +234,9 @@ Event: TypeAlias = (
     | CallFinished
     | Committed
     | CommitFailed
+    | CompactionStarted
+    | Compacted
+    | CompactionFailed
     | ErrorSuppressed
     | TurnInterrupted
     | TurnEnded

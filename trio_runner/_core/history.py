@@ -56,7 +56,11 @@ class HistoryView(Sequence[v.Message]):
 
     def is_all_of(self, messages: list[v.Message]) -> bool:
         """Whether the window shows this very list, as long as it is now; in constant time."""
-        return self._messages is messages and self._stop == len(messages)
+        return self.is_of(messages) and self._stop == len(messages)
+
+    def is_of(self, messages: list[v.Message]) -> bool:
+        """Whether the window shows a part of this very list; in constant time."""
+        return self._messages is messages
 
     def __repr__(self) -> str:
         return f"<HistoryView of {len(self)} messages>"
@@ -69,7 +73,7 @@ class History:
     history makes a new one (``test_history.py`` holds it).
     """
 
-    __slots__ = ("_delta_start", "_ids", "_messages", "_snapshot")
+    __slots__ = ("_appended_from", "_delta_start", "_ids", "_messages", "_snapshot")
 
     def __init__(self, messages: Iterable[v.Message] = ()) -> None:
         #: All messages, oldest first.
@@ -78,6 +82,8 @@ class History:
         self._ids: set[str] = set()
         #: Index of the first message that the model side does not have.
         self._delta_start = 0
+        #: Index of the first message that came after the newest replacement.
+        self._appended_from = 0
         #: The messages as a tuple, made on demand; stale when shorter than the list.
         self._snapshot: tuple[v.Message, ...] = ()
         for message in messages:
@@ -102,7 +108,18 @@ class History:
         self._messages = fresh._messages
         self._ids = fresh._ids
         self._delta_start = fresh._delta_start
+        self._appended_from = len(fresh)
         self._snapshot = ()
+
+    def shorten(self, messages: Iterable[v.Message]) -> None:
+        """Start over with ``messages``, which are what is left of these, with what was reserved.
+
+        The model side lacks what it lacked before.
+        """
+        ids, lacking = self._ids, len(self) - self._delta_start
+        self.replace(messages)
+        self._ids |= ids
+        self._delta_start = max(0, min(self._delta_start, len(self) - lacking))
 
     def reserve(self, ids: Iterable[str]) -> None:
         """Count ``ids`` as used, until the next replacement."""
@@ -126,6 +143,15 @@ class History:
         """Index of the first message that the model side does not have."""
         return self._delta_start
 
+    @property
+    def appended_from(self) -> int:
+        """Index of the first message that came after the newest replacement or shortening.
+
+        What a model counted as its input when it made an older message is no measure of
+        what the history is now.
+        """
+        return self._appended_from
+
     def view(self, start: int = 0) -> HistoryView:
         """The messages from ``start`` to the present end, in constant time."""
         return HistoryView(self._messages, start, len(self._messages))
@@ -133,6 +159,10 @@ class History:
     def is_still(self, view: HistoryView) -> bool:
         """Whether nothing has come or gone since ``view`` was made; in constant time."""
         return view.is_all_of(self._messages)
+
+    def grew_from(self, view: HistoryView) -> bool:
+        """Whether what ``view`` shows is here still, at its place; in constant time."""
+        return view.is_of(self._messages)
 
     def snapshot(self) -> tuple[v.Message, ...]:
         """All messages as a tuple; made once per change, and only when asked for."""

@@ -130,11 +130,14 @@ class Compacted(ByFields):
     Attributes:
       before: how many messages the history had, templates included.
       upto: the index of the first message that stays as it was.
+      kept: messages in front of it that stay too, behind the summary, as ranges of indices
+        ``(start, stop)`` in order: the input of the turn that runs, for instance.
     """
 
     before: int
     upto: int
     summary: v.Message
+    kept: tuple[tuple[int, int], ...] = ()
 
 
 @attrs.frozen(eq=False, repr=False)

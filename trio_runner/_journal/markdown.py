@@ -84,8 +84,10 @@ class _Page:
                 yield f"*The turn ended: {end_reason.value}.*"
             case r.ToolStarted():
                 pass
-            case r.Compacted(before=before, upto=upto, summary=summary):
-                yield f"*A summary takes the place of messages 1 to {upto} of {before}:*"
+            case r.Compacted(before=before, upto=upto, summary=summary, kept=kept):
+                stay = sum(stop - start for start, stop in kept)
+                but = f" but for {stay}, which stay behind it" if stay else ""
+                yield f"*A summary takes the place of messages 1 to {upto} of {before}{but}:*"
                 yield from self._messages([summary])
             case r.Trimmed(dropped=dropped):
                 count = sum(stop - start for start, stop in dropped)

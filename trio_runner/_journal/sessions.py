@@ -58,6 +58,9 @@ class SessionSummary(ByFields):
       agent: the name of the agent that opened it first; empty when no record says so.
       first_at, last_at: when the first and the last record were written, in UTC; None when
         there are none, or that cannot be known.
+      compactions: how many times a summary took the place of older messages.
+      replaced_messages: how many messages those summaries took the place of, older summaries
+        among them.
       end_reason: how the newest turn ended; None when it has no end, or there is none.
       is_unfinished: the newest turn has no end: it is running, or a crash cut it.
       problem: why the session cannot be read, with the place; None when it can. Then only
@@ -79,6 +82,8 @@ class SessionSummary(ByFields):
     is_unfinished: bool = False
     problem: str | None = None
     torn: int = 0
+    compactions: int = 0
+    replaced_messages: int = 0
 
     @property
     def state(self) -> str:
@@ -116,6 +121,7 @@ def summarise(
     """
     state = fold(records)
     turn = state.turn
+    compactions, replaced = _compactions(records)
     return SessionSummary(
         session_id,
         len(records),
@@ -129,7 +135,25 @@ def summarise(
         end_reason=None if turn is None else turn.end_reason,
         is_unfinished=turn is not None and turn.phase is not Phase.ENDED,
         torn=torn,
+        compactions=compactions,
+        replaced_messages=replaced,
     )
+
+
+def _compactions(records: Iterable[r.Record]) -> tuple[int, int]:
+    """How many there were, and how many messages they replaced."""
+    count = replaced = front = 0
+    for record in records:
+        match record:
+            case r.HistoryReplaced(messages=messages):
+                # The only way in which templates come or go.
+                front = sum(message.template for message in messages)
+            case r.Compacted(upto=upto, kept=kept):
+                count += 1
+                replaced += upto - front - sum(stop - start for start, stop in kept)
+            case _:
+                pass
+    return count, replaced
 
 
 def _title(records: Iterable[r.Record]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -11,6 +12,7 @@ import attrs
 import trio
 
 import trio_runner._core.values as v
+from trio_runner._core.compaction_plan import DEFAULT_COMPACTION, Compaction
 from trio_runner._core.convert import result_from_value
 from trio_runner._core.errors import NotEnteredError
 from trio_runner._core.history import History
@@ -23,6 +25,7 @@ from trio_runner._shell.agent_tools import PromptMaker, agent_tool, as_any_tool
 from trio_runner._shell.batch import Batch, BatchServices
 from trio_runner._shell.belongings import Belongings
 from trio_runner._shell.commits import Commits
+from trio_runner._shell.compacting import check_share, compact_on_demand
 from trio_runner._shell.context import TurnContext
 from trio_runner._shell.conversation import Conversation
 from trio_runner._shell.hooks import ToolRunnerHooks
@@ -39,6 +42,7 @@ from trio_runner.abc import (
     Model,
     ModelRequest,
     Observer,
+    Summarizer,
     Tool,
     ToolContext,
     Toolset,
@@ -67,6 +71,9 @@ class ToolAgent(AgentHistory):
       journal: keeps the conversation; needs ``session``.
       session: the id of the session, new or stored.
       history: messages to begin with, such as templates; see `load_history`.
+      summarizer: writes the summaries of compactions; None: the model does.
+      compaction: when the history is compacted by itself, and what stays: at 0.85 of the context
+        window, where that is known. None: never.
       observers: told of every event of every turn.
       grace: seconds that finishing may take after a turn's first interrupt.
       commit_timeout: seconds a commit is waited for while nothing is cancelled.
@@ -90,12 +97,17 @@ class ToolAgent(AgentHistory):
         session: str | None = None,
         history: Iterable[v.Message] = (),
         observers: Iterable[Observer] = (),
+        summarizer: Summarizer | None = None,
+        compaction: Compaction | None = DEFAULT_COMPACTION,
         grace: float = 5.0,
         commit_timeout: float = 30.0,
         durability: Durability = "best_effort",
     ) -> None:
         _check_kept(journal, session)
         _expect(model, "model", "reply", "an object with 'async def reply'")
+        if summarizer is not None:
+            wanted = "an object with 'async def summarise'"
+            _expect(summarizer, "summarizer", "summarise", wanted)
         observers = tuple(observers)
         for each in observers:
             _expect(each, "an observer", "on_event", "an object with 'def on_event'")
@@ -106,12 +118,15 @@ class ToolAgent(AgentHistory):
             params=params if params is not None else RequestParams(),
             hooks=hooks,
             observers=observers,
+            summarizer=summarizer,
+            compaction=compaction,
             grace=grace,
             commit_timeout=commit_timeout,
             durability=durability,
             journal=journal,
             session_id=session,
         )
+        check_share(model, compaction)
         self.__set_up(Conversation(history), config, Toolbox(name, tools))
 
     def __set_up(self, conversation: Conversation, config: LoopConfig, toolbox: Toolbox) -> None:
@@ -128,7 +143,8 @@ class ToolAgent(AgentHistory):
             grace=config.grace,
             on_open=self.__check_names,
         )
-        AgentHistory.__init__(self, conversation, self.__require_open)
+        compact = functools.partial(compact_on_demand, self)
+        AgentHistory.__init__(self, conversation, self.__require_open, compact)
 
     # --- what the loop needs (ToolLoopAgent) ------------------------------------
 

@@ -6,13 +6,15 @@ shorten the history. What it does is in ``conversation.py`` and ``_core/compacti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 import trio
 
 import trio_runner._core.compaction as compaction
 import trio_runner._core.values as v
+from trio_runner._shell.compacting import CompactionReport
 from trio_runner._shell.conversation import Conversation, LastTurn
+from trio_runner.abc import Summarizer
 
 
 class AgentHistory:
@@ -20,11 +22,18 @@ class AgentHistory:
 
     Args:
       require_open: raises `NotEnteredError` while toolsets or session are not open.
+      compact: does what `compact` promises.
     """
 
-    def __init__(self, conversation: Conversation, require_open: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        conversation: Conversation,
+        require_open: Callable[[], None],
+        compact: Callable[[int | None, Summarizer | None], Awaitable[CompactionReport | None]],
+    ) -> None:
         self.__conversation = conversation
         self.__require_open = require_open
+        self.__compact = compact
 
     @property
     def history(self) -> tuple[v.Message, ...]:
@@ -73,9 +82,9 @@ class AgentHistory:
 
     @trio.lowlevel.enable_ki_protection
     def choose_cut(self, *, keep: int = 2, at: int | None = None) -> compaction.HistoryCut | None:
-        """What a summary is to replace in `compact`: all but the newest ``keep`` turns.
+        """What a summary of yours is to replace: all but the newest ``keep`` turns.
 
-        Summarise ``cut.messages``, then hand the cut to `compact` with the summary.
+        Summarise ``cut.messages``, then hand the cut to `replace_with_summary`.
 
         Args:
           at: cut before this message of ``history`` instead, which begins a turn or a step.
@@ -93,7 +102,35 @@ class AgentHistory:
         return compaction.choose_cut(history, keep)
 
     @trio.lowlevel.enable_ki_protection
-    def compact(self, cut: compaction.HistoryCut, summary: v.Message | str) -> None:
+    async def compact(
+        self, *, keep_turns: int | None = None, summarizer: Summarizer | None = None
+    ) -> CompactionReport | None:
+        """Have a summary written that replaces the older turns, and put it in their place.
+
+        The same as an automatic compaction, at any size of the context; `Compaction` says
+        what stays. What was replaced stays in the journal: see `full_history`. While it runs,
+        the agent takes no turn. Checkpoint: always. If cancelled before the summary is there,
+        nothing was changed; later, the commit is finished within ``grace``.
+
+        Args:
+          keep_turns: instead of the setting.
+          summarizer: instead of the agent's.
+
+        Returns:
+          What was done; None when there was nothing to do: no more turns than are kept.
+
+        Raises:
+          BusyError: a turn or a compaction is running; nothing was changed.
+          CompactionError: no summary came, or none that fits; nothing was changed.
+          CommitFailedError, CommitUnknownError: with ``durability="strict"``.
+          NotEnteredError: the session is not open.
+        """
+        await trio.lowlevel.checkpoint()
+        self.__require_open()
+        return await self.__compact(keep_turns, summarizer)
+
+    @trio.lowlevel.enable_ki_protection
+    def replace_with_summary(self, cut: compaction.HistoryCut, summary: v.Message | str) -> None:
         """Put ``summary`` in the place of ``cut``, which `choose_cut` gave.
 
         One commit. What was replaced stays in the journal: see `full_history`. The

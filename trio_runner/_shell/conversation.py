@@ -24,6 +24,7 @@ from trio_runner._core.errors import (
     NothingToResumeError,
     UsageError,
 )
+from trio_runner._core.estimate import Meter
 from trio_runner._core.fold import RecordError, fold
 from trio_runner._core.history import History
 from trio_runner._core.loading import answered, split_open_step, templates_first
@@ -47,6 +48,8 @@ class Conversation:
     def __init__(self, messages: Iterable[v.Message] = ()) -> None:
         #: Closed steps only.
         self.history: History = History()
+        #: Estimates the history where no reply says how long it is.
+        self.meter: Final = Meter()
         #: The newest turn on the history; not ENDED while it runs, or when a crash or a
         #: load left it open.
         self.turn: Turn | None = None
@@ -82,8 +85,8 @@ class Conversation:
         """
         if self._holder is not None:
             raise BusyError(
-                "another turn is running on this agent; wait for its end, or use agent.clone(), "
-                "which has a history of its own"
+                "another turn, or a compaction, is running on this agent; wait for its end, or use "
+                "agent.clone(), which has a history of its own"
             )
         self._holder = holder
 
@@ -98,7 +101,7 @@ class Conversation:
         return self._holder is not None
 
     def require_idle(self, what: str) -> None:
-        """Refuse ``what`` while a turn runs."""
+        """Refuse ``what`` while a turn or a compaction runs."""
         if self._holder is not None:
             raise BusyError(f"cannot {what} while a turn is running on this agent")
 
@@ -287,10 +290,11 @@ class Conversation:
     def shorten(self, record: r.Compacted | r.Trimmed) -> None:
         """Compact or trim the history as ``record`` says; an open step stays open.
 
+        Only whoever holds the conversation may do so while a turn runs.
+
         Raises:
           HistoryError: it does not fit, or cuts a step; nothing was changed.
         """
-        self.require_idle("shorten the history")
         compaction.shorten(self.history, record)
         self.commits.add(record)
 

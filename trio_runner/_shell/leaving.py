@@ -57,6 +57,19 @@ def cancelled_from_outside() -> bool:
     return trio.current_effective_deadline() == -math.inf
 
 
+def must_leave(error: BaseException) -> bool:
+    """Whether what user code raised ends more than that code: the rest is its own failure.
+
+    The end of the program, or of the test that runs, and the caller's cancel. Ask it outside of
+    the scopes that the user code ran in.
+    """
+    inner = list(leaves(error))
+    cancels = [leaf for leaf in inner if is_cancellation(leaf)]
+    if any(not isinstance(leaf, Exception) and leaf not in cancels for leaf in inner):
+        return True
+    return cancelled_from_outside() and any(isinstance(leaf, trio.Cancelled) for leaf in cancels)
+
+
 def pick(
     group: BaseExceptionGroup[BaseException], report: Callable[[BaseException], None]
 ) -> BaseException:

@@ -12,11 +12,20 @@ from typing import Literal, Protocol, TypeAlias
 import attrs
 
 import trio_runner._core.values as v
+from trio_runner._core.compaction_plan import Compaction
 from trio_runner._core.params import RequestParams, check_seconds
 from trio_runner._core.planning import PlannedToolCall
 from trio_runner._shell.conversation import Conversation
 from trio_runner._shell.hooks import ToolRunnerHooks
-from trio_runner.abc import DeltaSink, Journal, ModelRequest, Observer, Tool, ToolContext
+from trio_runner.abc import (
+    DeltaSink,
+    Journal,
+    ModelRequest,
+    Observer,
+    Summarizer,
+    Tool,
+    ToolContext,
+)
 
 Durability = Literal["best_effort", "strict"]
 
@@ -41,6 +50,8 @@ class LoopConfig:
       grace: seconds that finishing may take after the first interrupt of a turn.
       commit_timeout: seconds a commit is waited for while nothing is cancelled.
       durability: what a failed commit means: a report, or the end of the turn.
+      summarizer: writes the summaries; None: the agent's own model.
+      compaction: when and how the history is compacted by itself; None: it is not.
       journal, session_id: where the conversation is kept; None: nowhere.
     """
 
@@ -56,6 +67,11 @@ class LoopConfig:
     grace: float = attrs.field(default=5.0, validator=_check_seconds)
     commit_timeout: float = attrs.field(default=30.0, validator=_check_seconds)
     durability: Durability = attrs.field(default="best_effort", validator=_check_durability)
+    summarizer: Summarizer | None = None
+    compaction: Compaction | None = attrs.field(
+        default=None,
+        validator=attrs.validators.optional(attrs.validators.instance_of(Compaction)),
+    )
     journal: Journal | None = None
     session_id: str | None = None
 

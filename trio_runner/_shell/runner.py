@@ -382,7 +382,7 @@ class ToolRunner:
         if self._left or steps.turn.phase is Phase.ENDED:
             await trio.lowlevel.checkpoint()
             raise StopAsyncIteration
-        self._scope = trio.CancelScope(deadline=steps.deadline)
+        self._scope = steps.scope = trio.CancelScope(deadline=steps.deadline)
         self._stepper = trio.lowlevel.current_task()
         try:
             message = await self._step(steps, self._scope)

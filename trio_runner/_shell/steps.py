@@ -33,6 +33,7 @@ from trio_runner._core.planning import ToolTable, plan_tool_calls
 from trio_runner._core.turn import Finished, RunTools, Turn
 from trio_runner._shell.batch import Batch, BatchServices
 from trio_runner._shell.commits import Commits
+from trio_runner._shell.compacting import Compactor
 from trio_runner._shell.context import TurnContext
 from trio_runner._shell.ending import Ending
 from trio_runner._shell.hooks import MessageHook, ToolRunnerHooks
@@ -97,6 +98,8 @@ class Steps:
         self._table: ToolTable[Tool] = ToolTable(())
         #: The newest reply.
         self.last: v.Message | None = None
+        #: The scope of the step that is under way, which ends when the turn's time is up.
+        self.scope: trio.CancelScope | None = None
         #: The batch that is planned or runs; None between batches.
         self.batch: Batch | None = None
         conversation = self._conversation
@@ -108,6 +111,10 @@ class Steps:
         )
         self.ending: Final = Ending(
             self.turn, conversation, self.commits, self._config, notices, self._context
+        )
+        #: None where nothing is compacted by itself.
+        self._compactor: Final = (
+            Compactor.of_turn(agent, notices, lambda: self.turn.messages) if kept else None
         )
         strict = self._config.durability == "strict"
         conversation.commits.begin_turn(self.ending.commit_failed, strict=strict)
@@ -163,6 +170,9 @@ class Steps:
     async def _ask(self) -> v.Message:
         """One model call; the reply is recorded in the step in which it arrives."""
         turn = self.turn
+        compactor = self._compactor if turn.replies else None
+        if compactor is not None and await compactor.before_follow_up(self._listed):
+            await self._settle()
         await self._list_tools()
         if self._hooks.before_llm_call is not None:
             delta = tuple(map(own_message, turn.delta))
@@ -292,7 +302,16 @@ class Steps:
         if self._hooks.after_turn_complete is not None:
             await self._tell(self._hooks.after_turn_complete, reply)
             await self._settle()
+        if self._compactor is not None:
+            await self._compact_after_turn(self._compactor)
         self.ending.tell()
+
+    async def _compact_after_turn(self, compactor: Compactor) -> None:
+        """The turn has its answer: what is slow from here on does not take it away."""
+        if self.scope is not None:
+            self.scope.deadline = math.inf
+        if await compactor.after_turn(self._listed, self.deadline):
+            await self._settle()
 
     async def _tell(self, hook: MessageHook, message: v.Message) -> None:
         """Call a hook with a copy that it may change."""

@@ -269,7 +269,7 @@ class SessionPlay:
         if cut is None:
             return
         mark = self.ledger.new_mark("note")
-        agent.compact(cut, mark)
+        agent.replace_with_summary(cut, mark)
         gone, kept = before[cut.start : cut.stop], before[cut.stop :]
         self.ledger.history_was_compacted(gone, kept, mark)
         summary = agent.history[cut.start]
