@@ -207,6 +207,7 @@ def drawn_arrows(text: str) -> set[Arrow]:
     arrows: set[Arrow] = set()
     for begin, end, label in re.findall(r"^ +(\w+) --> (\w+): (.*)$", text, re.MULTILINE):
         events = re.findall(r"model_replied|tool_started|tool_finished|step_done|finish\b", label)
+        events += re.findall(r"arguments_edited|passed_through|answer_refused|suspend\b", label)
         events += re.findall(r"interrupt|resumed", label)
         assert events, f"no event in {label!r}"
         arrows |= {(begin, end, event) for event in events}
@@ -251,7 +252,18 @@ def walked_arrows() -> set[Arrow]:
     amid.take(amid.turn.model_replied, asks).take(amid.turn.resumed)
     amid.take(amid.turn.interrupt, stop)
     late.take(late.turn.model_replied, answer).take(late.turn.interrupt, tr.EndReason.FAILED)
-    return whole.taken | early.taken | amid.taken | late.taken
+    suspended, refused, passed = Walker(), Walker(), Walker()
+    suspended.take(suspended.turn.model_replied, asks)
+    suspended.take(suspended.turn.arguments_edited, 0, {}).take(suspended.turn.suspend)
+    suspended.take(suspended.turn.resumed)
+    refused.take(refused.turn.model_replied, answer)
+    refused.take(refused.turn.answer_refused, [tr.Message.user("once more")])
+    turn = passed.turn
+    passed.take(turn.model_replied, asks).take(turn.tool_finished, 0, results[0])
+    passed.take(turn.tool_finished, 1, results[1]).take(turn.step_done)
+    passed.take(turn.passed_through, answer)
+    walkers = (whole, early, amid, late, suspended, refused, passed)
+    return set().union(*[walker.taken for walker in walkers])
 
 
 def test_the_diagram_shows_the_arrows_that_the_turn_machine_takes() -> None:
