@@ -155,6 +155,20 @@ async def test_any_end_but_an_answer_is_an_error_that_names_it(
     assert told(result)["end_reason"] == reason
 
 
+async def test_a_passed_through_answer_is_an_answer() -> None:
+    child = agent_of(
+        "bob",
+        call("work", id="w"),
+        tools=[work],
+        params=tr.RequestParams(tool_result_mode="passthrough"),
+    )
+    agent = agent_of("alice", asking(), "done", tools=[child])
+    await agent.generate("go")
+    (result,) = results_of(agent)
+    assert (result.status, result.text) == ("ok", "worked")
+    assert told(result)["end_reason"] == "passed_through"
+
+
 @pytest.mark.parametrize("arguments", [{"message": " "}, {"message": 3}, {"mesage": "oops"}])
 async def test_a_call_that_asks_nothing_is_told_what_is_wrong(arguments: dict[str, Any]) -> None:
     child = agent_of("bob")
@@ -383,8 +397,8 @@ def test_names_that_are_cut_alike_stay_apart() -> None:
      {"name": "no blanks please"}],
 )  # fmt: skip
 def test_settings_that_cannot_work_are_refused_at_set_up(bad: dict[str, Any]) -> None:
+    options: dict[str, Any] = {"child": agent_of("bob"), **bad}
     with pytest.raises((TypeError, ValueError)):
-        options: dict[str, Any] = {"child": agent_of("bob"), **bad}
         tr.agent_tool(**options)
 
 

@@ -15,6 +15,7 @@ from trio_runner._core.events import Event as Event
 from trio_runner._core.events import ModelCallFinished as ModelCallFinished
 from trio_runner._core.events import ModelCallStarted as ModelCallStarted
 from trio_runner._core.events import NestedEvent as NestedEvent
+from trio_runner._core.events import PassedThrough as PassedThrough
 from trio_runner._core.events import TextDelta as TextDelta
 from trio_runner._core.events import TurnEnded as TurnEnded
 from trio_runner._core.events import TurnInterrupted as TurnInterrupted

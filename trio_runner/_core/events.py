@@ -112,6 +112,15 @@ class CallFinished(ByFields):
 
 
 @attrs.frozen(eq=False, repr=False)
+class PassedThrough(ByFields):
+    """The results of the last batch became the turn's answer; no model was asked again."""
+
+    number: int
+    turn: int
+    message: v.Message
+
+
+@attrs.frozen(eq=False, repr=False)
 class Committed(ByFields):
     """Everything recorded so far is durable."""
 
@@ -232,6 +241,7 @@ Event: TypeAlias = (
     | CallProgress
     | CallEmitted
     | CallFinished
+    | PassedThrough
     | Committed
     | CommitFailed
     | CompactionStarted

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias, cast
 
 import attrs
 
@@ -17,6 +17,9 @@ from trio_runner._core.structured import StructuredPolicy
 
 #: Which tools the model may see: their names, or a function that says so of each tool.
 ToolsFilter: TypeAlias = frozenset[str] | Callable[[Any], bool] | None
+
+#: What becomes of the results of a batch.
+ToolResultMode: TypeAlias = Literal["postprocess", "passthrough", "selectable"]
 
 
 class _Unset(enum.Enum):
@@ -115,6 +118,9 @@ class RequestParams:
       max_parallel_tools: at most this many calls of a batch at once (default None: all).
       tool_timeout: seconds for each call, from when it really starts (default None).
       turn_timeout: seconds for the whole turn (default None).
+      tool_result_mode: what becomes of a batch's results: ``"postprocess"``: the model is asked
+        again with them (the default); ``"passthrough"``: they are the answer, unless a call
+        failed; ``"selectable"``: as the model chooses for agents that are tools.
       structured_policy: when a turn that must end in JSON shows its schema to the model:
         ``"always"``; ``"defer"``: not before there are tool results, and by one more call
         where there were none; ``"no_tools"``: always, and the turn offers no tools;
@@ -136,6 +142,9 @@ class RequestParams:
     )
     tool_timeout: float | None = attrs.field(default=UNSET, validator=_seconds)
     turn_timeout: float | None = attrs.field(default=UNSET, validator=_seconds)
+    tool_result_mode: ToolResultMode = attrs.field(
+        default=UNSET, validator=_one_of("postprocess", "passthrough", "selectable")
+    )
     structured_policy: StructuredPolicy = attrs.field(
         default=UNSET, validator=_one_of("auto", "always", "defer", "no_tools")
     )
@@ -165,6 +174,7 @@ DEFAULT_PARAMS: Final = RequestParams(
     max_parallel_tools=None,
     tool_timeout=None,
     turn_timeout=None,
+    tool_result_mode="postprocess",
     structured_policy="auto",
     tool_choice="auto",
     tools_filter=None,

@@ -4,6 +4,7 @@
                                    after_tool_call;  iteration += 1
     tool list -> before_llm_call -> model -> the reply is normalised, decided
     by the machine and recorded -> after_llm_call -> its commit
+    (or the results are passed through, in the place of this line's first half)
     at the end: the end is recorded and committed, after_turn_complete, and
     what that changed is committed
 
@@ -25,6 +26,7 @@ import trio_runner._core.records as r
 import trio_runner._core.recovery as recovery
 import trio_runner._core.stand_ins as stand_ins
 import trio_runner._core.values as v
+import trio_runner._shell.passing as passing
 from trio_runner._core.copies import own_message
 from trio_runner._core.errors import HistoryError
 from trio_runner._core.normalise import normalise_reply
@@ -96,6 +98,8 @@ class Steps:
         #: The tools as the model was last told, and how their names resolve.
         self._listed: Sequence[Tool] = ()
         self._table: ToolTable[Tool] = ToolTable(())
+        #: What the model is told of the tools, where that is not all that they are.
+        self._offer: Final = passing.Offer()
         #: The newest reply.
         self.last: v.Message | None = None
         #: The scope of the step that is under way, which ends when the turn's time is up.
@@ -154,12 +158,14 @@ class Steps:
         turn = self.turn
         if type(turn.next_action()) is RunTools:
             await self._run_tools()
-        if type(turn.next_action()) is Finished:
+        reply = await self._pass_through()
+        if reply is None and type(turn.next_action()) is Finished:
             # A crash came between the answer and the end of its turn.
             reply = self.last
             assert reply is not None
         else:
-            reply = await self._ask()
+            if reply is None:
+                reply = await self._ask()
             if self._hooks.after_llm_call is not None:
                 await self._tell(self._hooks.after_llm_call, reply)
         await self._settle()
@@ -178,8 +184,9 @@ class Steps:
             delta = tuple(map(own_message, turn.delta))
             await call_unprotected(self._hooks.before_llm_call, self._runner, delta)
         params = self.params
+        tools = self._offer.of(self._listed, params)
         request = ModelRequest(
-            turn.delta, turn.history.view(), self._listed, params, self._config.instruction
+            turn.delta, turn.history.view(), tools, params, self._config.instruction
         )
         step = turn.replies
         await trio.lowlevel.checkpoint_if_cancelled()
@@ -203,6 +210,18 @@ class Steps:
             for result in made:
                 self._notices.tell(ev.CallFinished, step, result)
         return reply
+
+    async def _pass_through(self) -> v.Message | None:
+        """Let the results of the newest batch be the answer, where that is wanted and they can."""
+        turn, message = self.turn, passing.answer_of(self.turn, self._asked_with)
+        if message is not None:
+            await trio.lowlevel.checkpoint_if_cancelled()
+            turn.passed_through(message)
+            self.last = message
+            self.commits.add(r.PassedThrough(turn.number, message))
+            if self._notices.listening:
+                self._notices.tell(ev.PassedThrough, message)
+        return message
 
     @trio.lowlevel.enable_ki_protection
     def _emit_delta(self, text: str) -> None:
