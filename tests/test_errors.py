@@ -13,7 +13,7 @@ from trio_runner._core.fold import RecordError
 
 # Whose fault it is, by the class that says so; the others of the library stand below one of them.
 YOURS = {"BusyError", "NotEnteredError", "TurnEndedError", "TurnInterruptedError",
-         "NothingToResumeError", "HistoryError"}  # fmt: skip
+         "NothingToResumeError", "HistoryError", "UnknownPriceError"}  # fmt: skip
 
 
 def ours() -> dict[str, type[Exception]]:

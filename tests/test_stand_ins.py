@@ -30,7 +30,7 @@ CASES: list[tuple[str, v.ToolResult, Status, str]] = [
         (
             f"stopped while it ran, {reason.value}",
             stand_ins.stopped(CALL, reason, started=True),
-            Status.TIMED_OUT if reason is End.TIMED_OUT else Status.INTERRUPTED,
+            Status.TIMED_OUT if reason in (End.TIMED_OUT, End.LIMIT) else Status.INTERRUPTED,
             ENTERED,
         )
         for reason in End

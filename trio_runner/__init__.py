@@ -33,6 +33,7 @@ from trio_runner._core.errors import HistoryError as HistoryError
 from trio_runner._core.errors import InternalError as InternalError
 from trio_runner._core.errors import InvalidArgumentsError as InvalidArgumentsError
 from trio_runner._core.errors import JournalError as JournalError
+from trio_runner._core.errors import LimitReachedError as LimitReachedError
 from trio_runner._core.errors import ModelError as ModelError
 from trio_runner._core.errors import ModelReplyError as ModelReplyError
 from trio_runner._core.errors import NotEnteredError as NotEnteredError
@@ -44,11 +45,19 @@ from trio_runner._core.errors import ToolError as ToolError
 from trio_runner._core.errors import TrioRunnerError as TrioRunnerError
 from trio_runner._core.errors import TurnEndedError as TurnEndedError
 from trio_runner._core.errors import TurnInterruptedError as TurnInterruptedError
+from trio_runner._core.errors import UnknownPriceError as UnknownPriceError
 from trio_runner._core.errors import UsageError as UsageError
 from trio_runner._core.fold import RecordError as RecordError
 from trio_runner._core.fold import SessionState as SessionState
 from trio_runner._core.fold import fold as fold
 from trio_runner._core.fold import full_history as full_history
+from trio_runner._core.limits import LimitKind as LimitKind
+from trio_runner._core.limits import LimitReached as LimitReached
+from trio_runner._core.limits import Limits as Limits
+from trio_runner._core.limits import Price as Price
+from trio_runner._core.limits import Prices as Prices
+from trio_runner._core.limits import Remaining as Remaining
+from trio_runner._core.limits import Spent as Spent
 from trio_runner._core.params import UNSET as UNSET
 from trio_runner._core.params import RequestParams as RequestParams
 from trio_runner._core.params import ToolsFilter as ToolsFilter
@@ -101,6 +110,9 @@ from trio_runner._shell.hooks import ToolRunnerHooks as ToolRunnerHooks
 from trio_runner._shell.hooks import merge_hooks as merge_hooks
 from trio_runner._shell.ki import run as run
 from trio_runner._shell.leaving import TurnTimeoutError as TurnTimeoutError
+from trio_runner._shell.limits import LimitScope as LimitScope
+from trio_runner._shell.limits import charge_usage as charge_usage
+from trio_runner._shell.limits import limits as limits
 from trio_runner._shell.loop_agent import Durability as Durability
 from trio_runner._shell.loop_agent import LoopConfig as LoopConfig
 from trio_runner._shell.loop_agent import Planned as Planned

@@ -12,6 +12,7 @@ from trio_runner._core.events import CompactionFailed as CompactionFailed
 from trio_runner._core.events import CompactionStarted as CompactionStarted
 from trio_runner._core.events import ErrorSuppressed as ErrorSuppressed
 from trio_runner._core.events import Event as Event
+from trio_runner._core.events import LimitHit as LimitHit
 from trio_runner._core.events import ModelCallFinished as ModelCallFinished
 from trio_runner._core.events import ModelCallStarted as ModelCallStarted
 from trio_runner._core.events import NestedEvent as NestedEvent

@@ -1,7 +1,8 @@
 """The errors, sorted by whose fault they are.
 
-Yours: `UsageError` and below. The tool's: `ToolError`, `FatalToolError`. The
-model's: `ModelError`. The store's: `JournalError`. Ours: `InternalError`.
+Yours: `UsageError` and below. Nobody's: `LimitReachedError`. The tool's: `ToolError`,
+`FatalToolError`. The model's: `ModelError`. The store's: `JournalError`. Ours:
+`InternalError`.
 A message says what was found, what was expected and what to do.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import trio_runner._core.values as v
+from trio_runner._core.limits import LimitReached
 
 
 class TrioRunnerError(Exception):
@@ -51,6 +53,10 @@ class NothingToResumeError(UsageError):
     """``resume()`` found no unfinished turn."""
 
 
+class UnknownPriceError(UsageError):
+    """A scope limits the cost, and its prices have no model of that name."""
+
+
 class HistoryError(UsageError):
     """Messages that are not a valid history were refused.
 
@@ -66,6 +72,24 @@ class HistoryError(UsageError):
             f"not a valid history: {shown}{more}. Nothing was changed. "
             "reconcile_interrupted_history(messages) returns a valid one"
         )
+
+
+# --- nobody's: you asked for it -------------------------------------------------
+
+
+class LimitReachedError(TrioRunnerError):
+    """A turn met a limit before it had a message to return; its history is valid and kept.
+
+    Attributes:
+      limit: which limit.
+    """
+
+    def __init__(self, limit: LimitReached) -> None:
+        super().__init__(
+            f"{limit}, and the turn has no message to return; agent.resume() goes on in a scope "
+            "with more"
+        )
+        self.limit = limit
 
 
 # --- the tool's -----------------------------------------------------------------

@@ -13,6 +13,7 @@ from typing import TypeAlias
 import attrs
 
 import trio_runner._core.values as v
+from trio_runner._core.limits import LimitReached
 from trio_runner._core.quick import ByFields
 
 
@@ -193,6 +194,15 @@ class ErrorSuppressed(ByFields):
 
 
 @attrs.frozen(eq=False, repr=False)
+class LimitHit(ByFields):
+    """A limit was reached: the turn ends by it, and asks the model no more."""
+
+    number: int
+    turn: int
+    limit: LimitReached
+
+
+@attrs.frozen(eq=False, repr=False)
 class TurnInterrupted(ByFields):
     """The turn was stopped; ``results`` are the answers its open calls got."""
 
@@ -248,6 +258,7 @@ Event: TypeAlias = (
     | Compacted
     | CompactionFailed
     | ErrorSuppressed
+    | LimitHit
     | TurnInterrupted
     | TurnEnded
     | NestedEvent

@@ -19,7 +19,9 @@ _WHY: Final = {
     v.EndReason.INTERRUPTED: "the turn was interrupted",
     v.EndReason.TIMED_OUT: "the turn's time was up",
     v.EndReason.FAILED: "the turn failed",
+    v.EndReason.LIMIT: "the time that a limit gives was up",
 }
+_TIME_IS_UP: Final = (v.EndReason.TIMED_OUT, v.EndReason.LIMIT)
 
 
 def _result(call: v.ToolCall, status: v.CallStatus, text: str) -> v.ToolResult:
@@ -33,7 +35,7 @@ def stopped(call: v.ToolCall, end_reason: v.EndReason, *, started: bool) -> v.To
         return _result(
             call, v.CallStatus.NOT_STARTED, f"Not started: {why} before this call began. {_NOT_RUN}"
         )
-    if end_reason is v.EndReason.TIMED_OUT:
+    if end_reason in _TIME_IS_UP:
         return _result(
             call, v.CallStatus.TIMED_OUT, f"Timed out: {why} while this call ran. {_UNKNOWN}"
         )
@@ -117,6 +119,11 @@ def limit_reached(call: v.ToolCall, max_iterations: int) -> v.ToolResult:
         v.CallStatus.LIMIT_REACHED,
         f"Limit reached: the turn may run {max_iterations} batches of tools. {_NOT_RUN}",
     )
+
+
+def over_limit(call: v.ToolCall, why: str) -> v.ToolResult:
+    """The answer to a call that a limit scope keeps from running."""
+    return _result(call, v.CallStatus.LIMIT_REACHED, f"Limit reached: {why}. {_NOT_RUN}")
 
 
 def output_cut(call: v.ToolCall) -> v.ToolResult:

@@ -75,6 +75,8 @@ class ToolAgent(AgentHistory):
       compaction: when the history is compacted by itself, and what stays: at 0.85 of the context
         window, where that is known. None: never.
       observers: told of every event of every turn.
+      trim_tool_history: when a turn was answered, keep of its tool steps the last alone; what
+        is taken out stays in the journal (`trim`).
       grace: seconds that finishing may take after a turn's first interrupt.
       commit_timeout: seconds a commit is waited for while nothing is cancelled.
       durability: "best_effort": a failed commit is reported and the turn goes
@@ -99,6 +101,7 @@ class ToolAgent(AgentHistory):
         observers: Iterable[Observer] = (),
         summarizer: Summarizer | None = None,
         compaction: Compaction | None = DEFAULT_COMPACTION,
+        trim_tool_history: bool = False,
         grace: float = 5.0,
         commit_timeout: float = 30.0,
         durability: Durability = "best_effort",
@@ -123,6 +126,7 @@ class ToolAgent(AgentHistory):
             grace=grace,
             commit_timeout=commit_timeout,
             durability=durability,
+            trim_tool_history=trim_tool_history,
             journal=journal,
             session_id=session,
         )

@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextvars
 import functools
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import attrs
@@ -46,12 +46,16 @@ from trio_runner._core.errors import (
     UsageError,
 )
 from trio_runner._core.json_data import copy_json, safe_text
+from trio_runner._core.limits import LimitReached
+from trio_runner._core.open_step import OpenStep
 from trio_runner._core.params import RequestParams
 from trio_runner._core.turn import Turn
+from trio_runner._shell.barriers import groups
 from trio_runner._shell.commits import Commit, Commits
 from trio_runner._shell.context import BatchContext, CallContext, TurnContext
 from trio_runner._shell.conversation import Conversation
 from trio_runner._shell.ki import call_pair_unprotected
+from trio_runner._shell.limits import LimitScope, Ration, scopes_around
 from trio_runner._shell.loop_agent import Planned, ToolLoopAgent
 from trio_runner._shell.notices import Notices
 from trio_runner._shell.slots import Slot
@@ -124,6 +128,8 @@ class Batch:
         step = turn.open_step
         #: By position: the starts of the calls that a crash cut and that run again.
         self._cut: dict[int, r.ToolStarted] = step.starts if step is not None else {}
+        #: The limit that kept some of the calls from running; None: they all could.
+        self.limit: LimitReached | None = None
         #: Errors of tools that end the turn.
         self._fatal: list[BaseException] = []
 
@@ -181,9 +187,23 @@ class Batch:
         """
         self._begun = True
         self._answer_refused()
+        scopes, step = scopes_around(), self._turn.open_step
+        ration = self._ration(scopes, step) if scopes and step is not None else None
         waiting = [self._plan[position] for position in self._turn.open_positions]
-        for group in _groups(waiting, parallel=self._params.parallel_tool_calls):
-            await self._run_group(group)
+        try:
+            for group in groups(waiting, parallel=self._params.parallel_tool_calls):
+                await self._run_group(group)
+        finally:
+            if ration is not None:
+                ration.give_back()
+
+    def _ration(self, scopes: tuple[LimitScope, ...], step: OpenStep) -> Ration:
+        """Take the calls that the limits have left, and answer the others."""
+        ration = Ration(scopes, step, self._turn.open_positions)
+        self.limit, why = ration.limit, str(ration.limit)
+        for position in ration.over:
+            self._refuse(position, stand_ins.over_limit(self._plan[position].call, why), why)
+        return ration
 
     @property
     def is_fatal(self) -> bool:
@@ -471,19 +491,3 @@ def _tool(planned: Planned) -> Tool:
     tool = planned.tool
     assert tool is not None, "a planned call without a refusal has a tool"
     return tool
-
-
-def _groups(waiting: Sequence[Planned], *, parallel: bool) -> Iterator[Sequence[Planned]]:
-    """Cut the calls at the barriers: what runs side by side, one group after the other."""
-    together: list[Planned] = []
-    for planned in waiting:
-        tool = planned.tool
-        if not parallel or (tool is not None and tool.sequential):
-            if together:
-                yield together
-                together = []
-            yield [planned]
-        else:
-            together.append(planned)
-    if together:
-        yield together

@@ -11,6 +11,7 @@ import logging
 import math
 import secrets
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 import attrs
 

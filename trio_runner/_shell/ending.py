@@ -17,6 +17,7 @@ import trio_runner._core.values as v
 import trio_runner._shell.finishing as finishing
 import trio_runner._shell.leaving as leaving
 from trio_runner._core.errors import JournalError, StrayCancellationError
+from trio_runner._core.limits import LimitReached
 from trio_runner._core.reconcile import HistoryRollbackState, HistoryRollbackStatus
 from trio_runner._core.turn import Phase, Turn
 from trio_runner._shell.commits import Commits
@@ -55,6 +56,8 @@ class Ending:
         self._notices = notices
         #: What the turn returns, once its end was decided and nothing overruled it.
         self.answer: v.Message | None = None
+        #: Which limit ended the turn.
+        self.limit: LimitReached | None = None
         #: What the journal could not do during the turn.
         self.commit_errors: list[JournalError] = []
         #: Raised by the runner itself: its turn timed out, or was left by another task.
@@ -194,4 +197,4 @@ class Ending:
 
     def last_turn(self) -> LastTurn | None:
         """How the turn ended; None while it runs."""
-        return last_turn(self._turn, self.rollback, self.commit_errors)
+        return last_turn(self._turn, self.rollback, self.commit_errors, self.limit)

@@ -1,8 +1,7 @@
 """`finalise`: what happens after a turn's end was committed, in its fixed order.
 
-What may live here: the order, and nothing that can fail by itself: the user's
-``after_turn_complete``, then trim, then compaction. The caller commits what they
-changed.
+What may live here: what comes before the compaction (``compacting.py``): the user's
+``after_turn_complete``, then trim. The caller commits what they changed.
 """
 
 from __future__ import annotations
@@ -37,4 +36,4 @@ def trim(conversation: Conversation) -> None:
     """Take the older tool steps out of the answered turns. No checkpoint."""
     record = compaction.trimmed(conversation.history, 0)
     if record is not None:
-        conversation.shorten_now(record)
+        conversation.shorten(record)

@@ -8,6 +8,7 @@ import attrs
 
 import trio_runner._core.values as v
 from trio_runner._core.errors import JournalError
+from trio_runner._core.limits import LimitReached
 from trio_runner._core.nested import nested_usage
 from trio_runner._core.quick import ByFields
 from trio_runner._core.reconcile import HistoryRollbackState
@@ -23,6 +24,7 @@ class LastTurn(ByFields):
       rollback: what the end did to the history.
       usage: the sum over its own model calls.
       commit_errors: what the journal could not do.
+      limit: which limit ended it, in this process; None: none did.
     """
 
     number: int
@@ -31,6 +33,7 @@ class LastTurn(ByFields):
     rollback: HistoryRollbackState
     usage: v.Usage
     commit_errors: tuple[JournalError, ...]
+    limit: LimitReached | None = None
 
     @property
     def nested_usage(self) -> v.Usage:
@@ -44,10 +47,15 @@ class LastTurn(ByFields):
 
 
 def last_turn(
-    turn: Turn, rollback: HistoryRollbackState | None, commit_errors: Iterable[JournalError] = ()
+    turn: Turn,
+    rollback: HistoryRollbackState | None,
+    commit_errors: Iterable[JournalError] = (),
+    limit: LimitReached | None = None,
 ) -> LastTurn | None:
     """How ``turn`` ended; None when it did not."""
     if turn.end_reason is None or rollback is None:
         return None
     errors = tuple(commit_errors)
-    return LastTurn(turn.number, turn.messages, turn.end_reason, rollback, turn.usage, errors)
+    return LastTurn(
+        turn.number, turn.messages, turn.end_reason, rollback, turn.usage, errors, limit
+    )

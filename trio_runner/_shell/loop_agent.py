@@ -38,6 +38,11 @@ def _check_durability(_: object, __: object, value: object) -> None:
         raise ValueError(f"durability is {value!r}; expected 'best_effort' or 'strict'")
 
 
+def _check_flag(_: object, attribute: attrs.Attribute[bool], value: object) -> None:
+    if type(value) is not bool:
+        raise TypeError(f"{attribute.name} is {value!r}; expected True or False")
+
+
 def _check_seconds(_: object, attribute: attrs.Attribute[float], value: object) -> None:
     check_seconds(attribute.name, value)
 
@@ -52,6 +57,7 @@ class LoopConfig:
       durability: what a failed commit means: a report, or the end of the turn.
       summarizer: writes the summaries; None: the agent's own model.
       compaction: when and how the history is compacted by itself; None: it is not.
+      trim_tool_history: take the older tool steps out of answered turns as they end.
       journal, session_id: where the conversation is kept; None: nowhere.
     """
 
@@ -72,6 +78,7 @@ class LoopConfig:
         default=None,
         validator=attrs.validators.optional(attrs.validators.instance_of(Compaction)),
     )
+    trim_tool_history: bool = attrs.field(default=False, validator=_check_flag)
     journal: Journal | None = None
     session_id: str | None = None
 

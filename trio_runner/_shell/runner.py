@@ -24,11 +24,13 @@ from trio_runner._core.errors import (
     BusyError,
     HistoryError,
     JournalError,
+    LimitReachedError,
     NotEnteredError,
     TurnEndedError,
     TurnInterruptedError,
     UsageError,
 )
+from trio_runner._core.limits import LimitReached
 from trio_runner._core.nested import nested_usage
 from trio_runner._core.params import DEFAULT_PARAMS, RequestParams
 from trio_runner._core.reconcile import HistoryRollbackState
@@ -39,6 +41,7 @@ from trio_runner._shell.ending import Ending, LeftElsewhere
 from trio_runner._shell.given import Input as Input
 from trio_runner._shell.given import split_input
 from trio_runner._shell.hooks import ToolRunnerHooks, merge_hooks
+from trio_runner._shell.limits import LimitScope, first_deadline, scopes_around, time_limit
 from trio_runner._shell.loop_agent import ToolLoopAgent
 from trio_runner._shell.notices import Notices
 from trio_runner._shell.recovering import recover
@@ -162,6 +165,11 @@ class ToolRunner:
     def nested_usage(self) -> v.Usage:
         """The sum over the turns of agents that ran as tools, to any depth: closed steps only."""
         return nested_usage(self.turn_messages)
+
+    @property
+    def limit(self) -> LimitReached | None:
+        """Which limit ended the turn (`trio_runner.limits`); None: none did."""
+        return self._steps.ending.limit if self._steps is not None else None
 
     @property
     def commit_errors(self) -> tuple[JournalError, ...]:
@@ -374,6 +382,7 @@ class ToolRunner:
           NotEnteredError: outside ``async with``.
           BusyError: another task is in here.
           TurnTimeoutError: the turn's own deadline passed.
+          LimitReachedError: a limit was reached, and the turn has no message yet.
           BaseException: what ended the turn, bare (contract C7).
         """
         steps = self._begun("iterate")
@@ -382,10 +391,12 @@ class ToolRunner:
         if self._left or steps.turn.phase is Phase.ENDED:
             await trio.lowlevel.checkpoint()
             raise StopAsyncIteration
-        self._scope = steps.scope = trio.CancelScope(deadline=steps.deadline)
+        scopes = scopes_around()
+        scope = trio.CancelScope(deadline=min(steps.deadline, first_deadline(scopes)))
+        self._scope = steps.scope = scope
         self._stepper = trio.lowlevel.current_task()
         try:
-            message = await self._step(steps, self._scope)
+            message = await self._step(steps, scope, scopes)
             await trio.lowlevel.checkpoint_if_cancelled()
         except BaseException as error:
             leaves = await steps.ending.stop(error)
@@ -398,9 +409,13 @@ class ToolRunner:
             self._scope = self._stepper = None
             if self._idle is not None:
                 self._idle.set()
+        if message is None:
+            raise StopAsyncIteration
         return message
 
-    async def _step(self, steps: Steps, scope: trio.CancelScope) -> v.Message:
+    async def _step(
+        self, steps: Steps, scope: trio.CancelScope, limits: tuple[LimitScope, ...]
+    ) -> v.Message | None:
         try:
             with scope:
                 return await steps.step()
@@ -410,6 +425,8 @@ class ToolRunner:
                 raise
             # That the time is up beats what somebody's cleanup raised because of it.
             self._notices.suppressed(error)
+        if not self._left and scope.deadline < steps.deadline:
+            return await steps.out_of_time(time_limit(limits))
         raise self._own_error(steps.ending)
 
     def _own_error(self, ending: Ending) -> Exception:
@@ -444,6 +461,8 @@ class ToolRunner:
         answer = self._begun("read the answer").ending.answer
         if answer is not None:
             return answer
+        if self.limit is not None:
+            raise LimitReachedError(self.limit)
         match self.end_reason:
             case v.EndReason.INTERRUPTED | v.EndReason.TIMED_OUT | v.EndReason.FAILED as reason:
                 what = f"ended {reason.value}: agent.resume() goes on from there"

@@ -5,8 +5,8 @@
     tool list -> before_llm_call -> model -> the reply is normalised, decided
     by the machine and recorded -> after_llm_call -> its commit
     (or the results are passed through, in the place of this line's first half)
-    at the end: the end is recorded and committed, after_turn_complete, and
-    what that changed is committed
+    at the end: the end is recorded and committed, after_turn_complete, trim,
+    compaction, and what they changed is committed
 
 ``tests/test_order_of_a_step.py`` holds it. Who may call when, and what an
 iteration sees, is the runner's business.
@@ -14,6 +14,7 @@ iteration sees, is the runner's business.
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from collections.abc import Sequence
@@ -28,18 +29,27 @@ import trio_runner._core.stand_ins as stand_ins
 import trio_runner._core.values as v
 import trio_runner._shell.passing as passing
 from trio_runner._core.copies import own_message
-from trio_runner._core.errors import HistoryError
+from trio_runner._core.errors import HistoryError, LimitReachedError
+from trio_runner._core.limits import LimitReached
 from trio_runner._core.normalise import normalise_reply
 from trio_runner._core.params import RequestParams
 from trio_runner._core.planning import ToolTable, plan_tool_calls
-from trio_runner._core.turn import Finished, RunTools, Turn
+from trio_runner._core.turn import Finished, Phase, RunTools, Turn
 from trio_runner._shell.batch import Batch, BatchServices
 from trio_runner._shell.commits import Commits
 from trio_runner._shell.compacting import Compactor
 from trio_runner._shell.context import TurnContext
 from trio_runner._shell.ending import Ending
+from trio_runner._shell.finalising import finalise
 from trio_runner._shell.hooks import MessageHook, ToolRunnerHooks
 from trio_runner._shell.ki import call_unprotected
+from trio_runner._shell.limits import (
+    LimitScope,
+    before_model_call,
+    first_deadline,
+    scopes_around,
+    usage_names,
+)
 from trio_runner._shell.loop_agent import ToolLoopAgent
 from trio_runner._shell.notices import Notices
 from trio_runner.abc import ModelRequest, Tool
@@ -133,6 +143,12 @@ class Steps:
         if resume:
             replies = [message for message in self.turn.messages if message.role == "assistant"]
             self.last = self.turn.reply or (replies[-1] if replies else None)
+        #: The newest message that the runner has handed over, or that was there before.
+        self._handed = self.last
+        #: The limit that kept calls of the newest batch from running.
+        self._over: LimitReached | None = None
+        #: Whether what follows the end, such as ``after_turn_complete``, was begun.
+        self._completing = False
         #: When the turn's time is up, on trio's clock.
         self.deadline: Final = (
             math.inf if params.turn_timeout is None else trio.current_time() + params.turn_timeout
@@ -153,8 +169,12 @@ class Steps:
 
     # --- one step ---------------------------------------------------------------
 
-    async def step(self) -> v.Message:
-        """From one message to the next."""
+    async def step(self) -> v.Message | None:
+        """From one message to the next; None when a limit ended the turn before there was one.
+
+        Raises:
+          LimitReachedError: the turn has no message at all.
+        """
         turn = self.turn
         if type(turn.next_action()) is RunTools:
             await self._run_tools()
@@ -166,16 +186,30 @@ class Steps:
         else:
             if reply is None:
                 reply = await self._ask()
-            if self._hooks.after_llm_call is not None:
+            if reply is not None and self._hooks.after_llm_call is not None:
                 await self._tell(self._hooks.after_llm_call, reply)
         await self._settle()
         if type(turn.next_action()) is Finished:
-            await self._complete(reply)
+            await self._complete(self.last)
+        return self._hand_over(reply)
+
+    def _hand_over(self, reply: v.Message | None) -> v.Message | None:
+        if reply is None and self.last is None:
+            assert self.ending.limit is not None
+            raise LimitReachedError(self.ending.limit)
+        self._handed = reply or self._handed
         return reply
 
-    async def _ask(self) -> v.Message:
-        """One model call; the reply is recorded in the step in which it arrives."""
+    async def _ask(self) -> v.Message | None:
+        """One model call; the reply is recorded in the step in which it arrives.
+
+        Returns:
+          The reply; None when a limit keeps the model from being asked.
+        """
         turn = self.turn
+        scopes = scopes_around()
+        if scopes and self._is_limited(scopes):
+            return None
         compactor = self._compactor if turn.replies else None
         if compactor is not None and await compactor.before_follow_up(self._listed):
             await self._settle()
@@ -190,6 +224,12 @@ class Steps:
         )
         step = turn.replies
         await trio.lowlevel.checkpoint_if_cancelled()
+        if scopes:
+            # Once more, and in the step in which it is taken: others may have spent meanwhile.
+            if self._is_limited(scopes):
+                return None
+            for scope in scopes:
+                scope.take_model_calls()
         began = trio.current_time()
         if self._notices.listening:
             self._notices.tell(ev.ModelCallStarted, step)
@@ -209,6 +249,8 @@ class Steps:
             self._notices.tell(ev.ModelCallFinished, step, reply, duration)
             for result in made:
                 self._notices.tell(ev.CallFinished, step, result)
+        for scope in scopes:
+            scope.add(reply.usage, usage_names(self._agent, reply))
         return reply
 
     async def _pass_through(self) -> v.Message | None:
@@ -222,6 +264,23 @@ class Steps:
             if self._notices.listening:
                 self._notices.tell(ev.PassedThrough, message)
         return message
+
+    def _is_limited(self, scopes: tuple[LimitScope, ...]) -> bool:
+        """Whether a limit keeps the model from being asked; the turn has ended then."""
+        for scope in scopes:
+            scope.price(usage_names(self._agent))
+        limit = self._over or before_model_call(scopes)
+        if limit is None:
+            return False
+        self.turn.interrupt(v.EndReason.LIMIT)
+        self.commits.add(r.TurnEnded(self.turn.number, v.EndReason.LIMIT))
+        self._note(limit)
+        return True
+
+    def _note(self, limit: LimitReached) -> None:
+        self.ending.limit = limit
+        if self._notices.listening:
+            self._notices.tell(ev.LimitHit, limit)
 
     @trio.lowlevel.enable_ki_protection
     def _emit_delta(self, text: str) -> None:
@@ -282,6 +341,7 @@ class Steps:
             batch.report_fatal()
             raise
         batch.raise_fatal()
+        self._over = batch.limit
         if self._hooks.after_tool_call is not None:
             results = turn.results
             assert results is not None
@@ -308,20 +368,24 @@ class Steps:
         if self._notices.listening:
             self._notices.tell(ev.CallFinished, step, result)
 
-    async def _complete(self, reply: v.Message) -> None:
-        """The decided end: recorded and committed, then the last hook."""
+    async def _complete(self, reply: v.Message | None) -> None:
+        """The end, decided or by a limit: recorded and committed, then what follows it.
+
+        Args:
+          reply: what the turn returns; None: it met a limit before any reply.
+        """
         turn = self.turn
-        reason = turn.finish()
         self.ending.answer = reply
-        self.commits.add(r.TurnEnded(turn.number, reason))
-        if reason is v.EndReason.MAX_ITERATIONS:
+        if turn.phase is not Phase.ENDED:
+            self.commits.add(r.TurnEnded(turn.number, turn.finish()))
+        if turn.end_reason is v.EndReason.MAX_ITERATIONS:
             cap = self._asked_with.max_iterations
             _log.warning("turn %d ended at its cap of %d iterations", turn.number, cap)
         await self._settle()
-        if self._hooks.after_turn_complete is not None:
-            await self._tell(self._hooks.after_turn_complete, reply)
+        if reply is not None:
+            await self._finalise(reply)
             await self._settle()
-        if self._compactor is not None:
+        if self._compactor is not None and turn.end_reason is not v.EndReason.LIMIT:
             await self._compact_after_turn(self._compactor)
         self.ending.tell()
 
@@ -329,8 +393,34 @@ class Steps:
         """The turn has its answer: what is slow from here on does not take it away."""
         if self.scope is not None:
             self.scope.deadline = math.inf
-        if await compactor.after_turn(self._listed, self.deadline):
+        deadline = min(self.deadline, first_deadline(scopes_around()))
+        if await compactor.after_turn(self._listed, deadline):
             await self._settle()
+
+    async def _finalise(self, reply: v.Message) -> None:
+        self._completing = True
+        hook = self._hooks.after_turn_complete
+        kept = self.turn.history is self._conversation.history
+        told = None if hook is None else functools.partial(self._tell, hook, reply)
+        await finalise(self._conversation, self._config, told, kept=kept)
+
+    async def out_of_time(self, limit: LimitReached) -> v.Message | None:
+        """The seconds of a scope are up, and what ran was cancelled: end the turn.
+
+        Checkpoint: a cancel of the caller beats it. Returns and raises as `step`.
+        """
+        await trio.lowlevel.checkpoint_if_cancelled()
+        ending, reply = self.ending, self.last
+        ending.interrupt(v.EndReason.LIMIT)
+        if self.turn.end_reason is v.EndReason.LIMIT and ending.limit is None:
+            self._note(limit)
+        ending.answer = reply
+        await ending.finish_commits(None)
+        if reply is not None and not self._completing:
+            await self._finalise(reply)
+            await ending.finish_commits(None)
+        ending.tell()
+        return self._hand_over(None if reply is self._handed else reply)
 
     async def _tell(self, hook: MessageHook, message: v.Message) -> None:
         """Call a hook with a copy that it may change."""
