@@ -158,3 +158,33 @@ async def test_merged_hooks_can_be_merged_again() -> None:
     assert merged.after_llm_call is not None
     await merged.after_llm_call(RUNNER, MESSAGE)
     assert notes.all == ["a", "b", "c"]
+
+
+# --- collecting -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("point", POINTS)
+async def test_a_hook_set_collects_hooks_by_decorator_in_order(point: str) -> None:
+    notes, hooks = Notes(), tr.HookSet()
+    add = getattr(hooks, point)
+    first, second = notes.hook("a"), notes.hook("b")
+    assert add(first) is first  # the function is itself afterwards
+    before = hooks.freeze()
+    add(second)
+
+    assert before == tr.ToolRunnerHooks(**{point: first})
+    chain = getattr(hooks.freeze(), point)
+    await chain(RUNNER, MESSAGE)
+    assert notes.all == ["a", "b"]
+
+
+def test_a_hook_set_without_hooks_is_no_hooks() -> None:
+    assert tr.HookSet().freeze() == tr.ToolRunnerHooks()
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_decorated_function_that_is_not_async_is_refused_at_once(point: str) -> None:
+    hooks = tr.HookSet()
+    with pytest.raises(TypeError, match=f"hook {point} is"):
+        getattr(hooks, point)(sync)
+    assert hooks.freeze() == tr.ToolRunnerHooks()

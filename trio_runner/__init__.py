@@ -105,6 +105,7 @@ from trio_runner._shell.compacting import CompactionReport as CompactionReport
 from trio_runner._shell.context import current_tool_context as current_tool_context
 from trio_runner._shell.conversation import Conversation as Conversation
 from trio_runner._shell.conversation import LastTurn as LastTurn
+from trio_runner._shell.hooks import HookSet as HookSet
 from trio_runner._shell.hooks import ToolRunnerHookCapable as ToolRunnerHookCapable
 from trio_runner._shell.hooks import ToolRunnerHooks as ToolRunnerHooks
 from trio_runner._shell.hooks import merge_hooks as merge_hooks

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import attrs
 
@@ -31,6 +31,12 @@ def _check_async(_: object, attribute: attrs.Attribute[Any], value: Any) -> None
     if value is not None and not _is_async(value):
         raise TypeError(f"hook {attribute.name} is {value!r}; expected an async function (or None)")
 
+
+# What goes out of a decorator is what came in, with its own type.
+MessageHookT = TypeVar("MessageHookT", bound="MessageHook")
+MessagesHookT = TypeVar("MessagesHookT", bound="MessagesHook")
+
+HookT = TypeVar("HookT")
 
 MessageHook = Callable[["ToolRunner", v.Message], Awaitable[None]]
 MessagesHook = Callable[["ToolRunner", tuple[v.Message, ...]], Awaitable[None]]
@@ -94,3 +100,56 @@ def merge_hooks(*hooks: ToolRunnerHooks | None) -> ToolRunnerHooks:
         if chain:
             merged[field.name] = chain[0] if len(chain) == 1 else _Chain(chain)
     return ToolRunnerHooks(**merged)
+
+
+class HookSet:
+    """Collects hooks by decorator, and makes `ToolRunnerHooks` of them.
+
+    For example::
+
+        hooks = HookSet()
+
+        @hooks.before_llm_call
+        async def add_style(runner, messages):
+            runner.append_messages("Answer in one sentence.")
+
+        agent = ToolAgent("a", model=model, hooks=hooks.freeze())
+
+    Several hooks of one point run in the order in which they were added; when one
+    raises, the later ones do not run.
+    """
+
+    def __init__(self) -> None:
+        self._sets: list[ToolRunnerHooks] = []
+
+    def before_llm_call(self, hook: MessagesHookT) -> MessagesHookT:
+        """Add ``hook``, as do the other four; see `ToolRunnerHooks` for what it is given.
+
+        Raises:
+          TypeError: it is not async.
+        """
+        return self._add(ToolRunnerHooks(before_llm_call=hook), hook)
+
+    def after_llm_call(self, hook: MessageHookT) -> MessageHookT:
+        """Add ``hook``."""
+        return self._add(ToolRunnerHooks(after_llm_call=hook), hook)
+
+    def before_tool_call(self, hook: MessageHookT) -> MessageHookT:
+        """Add ``hook``."""
+        return self._add(ToolRunnerHooks(before_tool_call=hook), hook)
+
+    def after_tool_call(self, hook: MessageHookT) -> MessageHookT:
+        """Add ``hook``."""
+        return self._add(ToolRunnerHooks(after_tool_call=hook), hook)
+
+    def after_turn_complete(self, hook: MessageHookT) -> MessageHookT:
+        """Add ``hook``."""
+        return self._add(ToolRunnerHooks(after_turn_complete=hook), hook)
+
+    def freeze(self) -> ToolRunnerHooks:
+        """The hooks that were added so far; what is added later changes nothing in them."""
+        return merge_hooks(*self._sets)
+
+    def _add(self, hooks: ToolRunnerHooks, hook: HookT) -> HookT:
+        self._sets.append(hooks)
+        return hook
