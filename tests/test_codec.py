@@ -36,6 +36,7 @@ replies = st.builds(
     meta=strategies.json_objects(),
     template=st.booleans(),
 )
+ranges = st.lists(st.tuples(numbers, numbers), max_size=3).map(tuple)
 records: st.SearchStrategy[r.Record] = st.one_of(
     st.builds(r.SessionOpened, words),
     st.builds(r.TurnStarted, numbers, messages, st.booleans()),
@@ -45,8 +46,8 @@ records: st.SearchStrategy[r.Record] = st.one_of(
     st.builds(r.InputAdded, numbers, messages),
     st.builds(r.HistoryReplaced, messages),
     st.builds(r.TurnEnded, numbers, st.sampled_from(tr.EndReason)),
-    st.builds(r.Compacted, numbers, numbers, replies),
-    st.builds(r.Trimmed, numbers, st.lists(st.tuples(numbers, numbers), max_size=3).map(tuple)),
+    st.builds(r.Compacted, numbers, numbers, replies, ranges),
+    st.builds(r.Trimmed, numbers, ranges),
 )
 IN_VERSION_1 = (
     r.SessionOpened, r.TurnStarted, r.ModelFinished, r.ToolStarted,
@@ -69,6 +70,8 @@ def test_a_record_is_one_line_of_json(record: r.Record) -> None:
     assert b"\n" not in body
     # An older reader reads on until it comes to a kind that it does not know.
     since = 3 if type(record) in SINCE_VERSION_3 else 2 if type(record) in SINCE_VERSION_2 else 1
+    if type(record) is r.Compacted and record.kept:
+        since = 3  # a field that came later, where it says something
     assert json.loads(body)["v"] == since
 
 
@@ -227,12 +230,14 @@ def test_records_of_version_2_mean_what_they_meant() -> None:
     assert {type(record) for record in SAID_IN_VERSION_2} == set(SINCE_VERSION_2)
 
 
-#: What the lines of records-v3.jsonl say: the kinds that came with it.
+#: What the lines of records-v3.jsonl say: the kinds and the field that came with it.
 SAID_IN_VERSION_3: list[r.Record] = [
     r.CallEdited(2, 1, "c1", {"city": "Rome é", "days": [2, 1.5, None]}),
     r.AnswerRefused(2, (tr.Message("user", (tr.TextContent("Not JSON: é😀"),)),)),
     r.PassedThrough(3, tr.Message("assistant", "rain", (), (), tr.StopReason.END_TURN, None,
                                   {"passed_through": True})),
+    r.Compacted(14, 9, tr.Message("user", (tr.TextContent("So far: é😀"),), (), (), None, None,
+                                  {"is_summary": True}), ((5, 6), (7, 8))),
 ]  # fmt: skip
 
 
@@ -240,7 +245,8 @@ def test_records_of_version_3_mean_what_they_meant() -> None:
     lines = VERSION_3.read_bytes().splitlines()
 
     assert [decode_record(line) for line in lines] == SAID_IN_VERSION_3
-    assert {type(record) for record in SAID_IN_VERSION_3} == set(SINCE_VERSION_3)
+    kinds = {*SINCE_VERSION_3, r.Compacted}
+    assert {type(record) for record in SAID_IN_VERSION_3} == kinds
 
 
 # --- what is refused ------------------------------------------------------------

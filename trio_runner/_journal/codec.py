@@ -40,7 +40,7 @@ Tree: TypeAlias = dict[str, Any]
 #: From version n to n + 1: what an old record lacks or spells differently.
 _UPGRADES: Final[Mapping[int, Callable[[Tree], Tree]]] = {
     1: lambda tree: tree,  # 2 added kinds, and changed none
-    2: lambda tree: tree,  # so did 3
+    2: lambda tree: tree,  # so did 3, and added a field that may be absent: Compacted.kept
 }
 
 #: Never renamed: files hold these words.
@@ -96,7 +96,13 @@ def encode_record(record: r.Record) -> bytes:
     refused, since one record that cannot be written would block all that follow it.
     """
     kind = _KIND_OF[type(record)]
-    tree: Tree = {"v": _SINCE.get(kind, 1), "kind": kind, **_CONVERTER.unstructure(record)}
+    since = _SINCE.get(kind, 1)
+    match record:
+        case r.Compacted(kept=kept) if kept:
+            since = 3  # without it the record means what it meant in version 2
+        case _:
+            pass
+    tree: Tree = {"v": since, "kind": kind, **_CONVERTER.unstructure(record)}
     try:
         return msgspec.json.encode(tree)
     except (TypeError, ValueError, RecursionError):  # a lone surrogate is a ValueError

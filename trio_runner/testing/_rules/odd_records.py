@@ -121,6 +121,7 @@ def every_record() -> tuple[r.Record, ...]:
         r.HistoryReplaced(()),
         r.HistoryReplaced((said, asked, answered)),
         r.Compacted(9, 7, said),
+        r.Compacted(9, 7, said, ((1, 2), (4, 2**31))),
         r.Trimmed(2**31, ((1, 3), (4, 2**31))),
         *[r.TurnEnded(turn, reason) for turn, reason in enumerate(v.EndReason, start=1)],
     )
