@@ -50,7 +50,7 @@ class Conversation:
         #: Closed steps only.
         self.history: History = History()
         #: Estimates the history where no reply says how long it is.
-        self.meter: Final = Meter()
+        self.meter: Meter = Meter()
         #: The newest turn on the history; not ENDED while it runs, or when a crash or a
         #: load left it open.
         self.turn: Turn | None = None

@@ -27,7 +27,7 @@ import trio_runner._core.values as v
 import trio_runner._shell.leaving as leaving
 from trio_runner._core.cap import cap_result
 from trio_runner._core.convert import result_from_value
-from trio_runner._core.fold import RecordError, fold
+from trio_runner._core.fold import RecordError, fold, full_history
 from trio_runner._core.validity import check_history
 from trio_runner.testing._evidence import PLAIN_STATUSES as PLAIN_STATUSES
 from trio_runner.testing._evidence import Evidence as Evidence
@@ -79,7 +79,9 @@ def work_kept(evidence: Evidence) -> Iterator[str]:
     places = [("in memory", evidence.results)]
     stored = _stored_history(evidence)
     if stored is not None:
-        kept = {each.call_id: each for message in stored for each in message.tool_results}
+        # What a compaction or a trim took out is in the session all the same.
+        said = full_history(evidence.stored or ())
+        kept = {each.call_id: each for message in said for each in message.tool_results}
         if not any(type(each) is records.HistoryReplaced for each in evidence.stored or ()):
             places.append(("stored", kept))
         if stored != tuple(evidence.history):
