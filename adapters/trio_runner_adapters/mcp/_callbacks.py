@@ -35,6 +35,7 @@ import trio_runner_adapters.mcp._errors as errors
 import trio_runner_adapters.mcp._output_check as output_check
 import trio_runner_adapters.mcp._sampling as sampling_
 import trio_runner_adapters.mcp._schemas as schemas
+from trio_runner_adapters._unprotected import call_sync_unprotected, call_unprotected
 
 T = TypeVar("T")
 
@@ -293,17 +294,20 @@ class _Desk:
         self._logs_since = -math.inf
         self._logs = 0
 
+    @trio.lowlevel.enable_ki_protection
     async def sample(
         self, context: ClientRequestContext, params: m.CreateMessageRequestParams
     ) -> m.CreateMessageResult | m.CreateMessageResultWithTools | m.ErrorData:
         assert self._sampling is not None  # else the SDK is not given this function
         return await self._answer("sampling", self._sampling.answer, context, params)
 
+    @trio.lowlevel.enable_ki_protection
     async def elicit(
         self, context: ClientRequestContext, params: m.ElicitRequestParams
     ) -> m.ElicitResult | m.ErrorData:
         return await self._answer("elicitation", self._elicit, params)
 
+    @trio.lowlevel.enable_ki_protection
     async def list_roots(self, context: ClientRequestContext) -> m.ListRootsResult | m.ErrorData:
         return await self._answer("roots", self._list_roots)
 
@@ -328,12 +332,15 @@ class _Desk:
         )
 
     async def _answer(
-        self, what: str, async_fn: Callable[..., Awaitable[T]], *args: Any
+        self, what: str, fn: Callable[..., Awaitable[T]], *args: Any
     ) -> T | m.ErrorData:
-        """Return what ``async_fn`` returns, or an error for the server. Raises a cancel only."""
+        """Return what ``fn`` returns, or an error for the server. Raises a cancel only.
+
+        Ctrl-C may strike in ``fn``, which is as good as the user's function.
+        """
         try:
             with trio.move_on_after(self._callbacks.timeout):
-                return await async_fn(*args)
+                return await call_unprotected(fn, *args)
         except sampling_.RefusedError as refused:
             return m.ErrorData(code=refused.code, message=str(refused))
         except BaseException as error:
@@ -361,6 +368,7 @@ class _Desk:
 
     # --- log messages ---
 
+    @trio.lowlevel.enable_ki_protection
     async def log(self, params: m.LoggingMessageNotificationParams) -> None:
         """Pass a log message on, unless there were too many. Does not wait for anything."""
         now = trio.current_time()
@@ -377,12 +385,12 @@ class _Desk:
             data=convert.valid_json(params.data),
             meta=None if params.meta is None else convert.valid_json(dict(params.meta)),
         )
-        on_log = self._callbacks.on_log
-        if on_log is None:
+        fn = self._callbacks.on_log
+        if fn is None:
             self._logger.log(_LEVELS.get(entry.level, logging.CRITICAL), "%s", _as_line(entry))
             return
         try:
-            on_log(entry)
+            call_sync_unprotected(fn, entry)
         except BaseException as error:
             if _is_being_closed(error):
                 raise

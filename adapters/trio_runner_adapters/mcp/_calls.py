@@ -15,6 +15,7 @@ import attrs
 import mcp
 import mcp_types as m
 import pydantic
+import trio
 
 import trio_runner as tr
 import trio_runner.abc as abc
@@ -23,6 +24,7 @@ import trio_runner_adapters.mcp._convert as convert
 import trio_runner_adapters.mcp._errors as errors
 import trio_runner_adapters.mcp._names as names
 import trio_runner_adapters.mcp._output_check as output_check
+import trio_runner_adapters.mcp._tool_list as tool_list
 import trio_runner_adapters.mcp._upkeep as upkeep_
 import trio_runner_adapters.mcp._wire as wires
 
@@ -67,7 +69,7 @@ class Caller:
 
     # --- making tools ---
 
-    def exposed(self, listed: connections.Listed) -> tuple[abc.Tool, ...]:
+    def exposed(self, listed: tool_list.Listed) -> tuple[abc.Tool, ...]:
         """Return a `Tool` for each that the server lists. No checkpoint."""
         exposed = names.exposed_names([tool.name for tool in listed.tools], self._prefix)
         bare = names.exposed_names([tool.name for tool in listed.tools])
@@ -105,6 +107,9 @@ class Caller:
 
     # --- calling ---
 
+    # Marked, since what calls a tool is not: a Ctrl-C within the SDK would leave its streams
+    # half-open. The functions that a server may ask for in the call are unmarked again.
+    @trio.lowlevel.enable_ki_protection
     async def call(
         self, remote: Remote, arguments: tr.JSONObject, context: abc.ToolContext
     ) -> tr.ToolResult:
@@ -157,6 +162,8 @@ class Caller:
                 remote.name, arguments, progress_callback=_Progress(context)
             )
         except mcp.MCPError as error:
+            if errors.is_end(error):
+                await connection.wait_unwound()
             raise self._refused(remote, error, connection, sending) from error
         except pydantic.ValidationError as error:
             raise tr.ToolError(
@@ -183,9 +190,7 @@ class Caller:
         match error.error.data:
             case errors.Loss() as loss:
                 pass
-            # The code is also the first that servers use for errors of their own; the text is
-            # the SDK's, for a connection that has ended.
-            case _ if error.error.code == m.CONNECTION_CLOSED and why == "Connection closed":
+            case _ if errors.is_end(error):
                 loss = errors.Loss.UNKNOWN if sending.requests else errors.Loss.NOT_SENT
                 why = "the connection ended during the call"
             case _:
@@ -238,6 +243,7 @@ class _Progress:
 
     context: abc.ToolContext
 
+    @trio.lowlevel.enable_ki_protection
     async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
         """Report; the SDK wants it async, it does not wait for anything."""
         text = None if message is None else convert.valid_text(message)

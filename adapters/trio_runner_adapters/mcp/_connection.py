@@ -23,29 +23,20 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import attrs
 import mcp
-import mcp_types as m
 import trio
 from mcp.client import Transport
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 import trio_runner_adapters._main_task as main_task
 import trio_runner_adapters.mcp._errors as errors
-import trio_runner_adapters.mcp._listing as listing
+import trio_runner_adapters.mcp._tool_list as tool_list
 import trio_runner_adapters.mcp._wire as wires
 
 _log = logging.getLogger("trio_runner_adapters.mcp")
 
 #: Seconds that leaving the SDK's client may take when the close was asked for.
 CLIENT_EXIT_TIMEOUT: Final = 1.0
-#: Seconds that the first list waits for the server to say that it will tell of changes.
-_ACK_TIMEOUT: Final = 1.0
-#: Seconds that reading a changed list may take; a model call waits for it.
-_REFRESH_TIMEOUT: Final = 10.0
-#: Seconds before the stream of changes is asked for again: it doubles each time.
-_LISTEN_AGAIN: Final = (1.0, 60.0)
-#: Tools left out that are named in the log; more are counted.
-_LOGGED_TOOLS: Final = 50
-
+#: Seconds that a call whose connection has ended waits to learn whether a Ctrl-C ended it.
+_UNWIND_TIMEOUT: Final = 1.0
 #: Called once, synchronously, when a link has ended by itself.
 OnEnd: TypeAlias = Callable[[], None]
 
@@ -88,14 +79,6 @@ class State(enum.Enum):
 
 
 @attrs.frozen
-class Listed:
-    """What a server offers: its tools, and the usable output schemas by original name."""
-
-    tools: tuple[m.Tool, ...]
-    output_schemas: dict[str, dict[str, object]]
-
-
-@attrs.frozen
 class Plan:
     """What holds for each connection to a server.
 
@@ -132,11 +115,15 @@ class Connection:
         self.calls = 0
         #: Set when the start has succeeded or failed.
         self.settled = trio.Event()
+        #: Set when the SDK's client is left, some steps after its calls were told: a Ctrl-C
+        #: that has ended it is with the main task then.
+        self._unwound = trio.Event()
         #: Set when the owner is done: the client is left, the process group reaped.
         self.closed = trio.Event()
         #: There while the state is READY.
         self.client: mcp.Client | None = None
-        self.listed = Listed((), {})
+        #: Its list of tools, kept up to date while the state is READY.
+        self.tools = tool_list.ToolList(plan.name, self._wire)
         #: Whether it ever was ready; a start that failed may be tried again.
         self.was_ready = False
         #: Wakes the owner: somebody asked for the close, or the link has ended.
@@ -144,9 +131,6 @@ class Connection:
         self._close_requested = False
         #: Another one has taken its place; it is closed when its last call has ended.
         self._is_retired = False
-        #: Wakes the task that reads the list anew; and what those wait for who woke it.
-        self._refresh_wanted = trio.Event()
-        self._refreshed: trio.Event | None = None
         self._token = trio.lowlevel.current_trio_token()
         #: Around everything the owner does with the server; its deadline is the start's.
         self._scope = trio.CancelScope()
@@ -185,20 +169,21 @@ class Connection:
         if self._is_retired and self.calls == 0:
             self.request_close()
 
-    async def refresh(self) -> None:
-        """Wait until the list is read anew, if the server said that it changed.
+    async def wait_unwound(self) -> None:
+        """Wait until it is known what ended the connection, at most a second. A checkpoint.
 
-        However many wait, it is read once, by the owner; cancelled, it is read all
-        the same. It takes at most ten seconds.
+        Without it a turn could go on with the results of its lost calls, and call the
+        model, while the Ctrl-C that cost it the connection is still on its way.
         """
-        if self.state is not State.READY:
-            return
-        if self._refreshed is None:
-            if not self._wire.tools_changed:
-                return
-            self._refreshed = trio.Event()
-            self._refresh_wanted.set()
-        await self._refreshed.wait()
+        await trio.lowlevel.checkpoint()
+        if not self._close_requested:
+            with trio.move_on_after(_UNWIND_TIMEOUT):
+                await self._unwound.wait()
+
+    async def refresh(self) -> None:
+        """Wait until the list is read anew, if the server said that it changed; bounded."""
+        if self.state is State.READY:
+            await self.tools.refresh()
 
     # --- the owner ---
 
@@ -225,8 +210,9 @@ class Connection:
         finally:
             self.client = None
             self._over("was closed")
+            self._say_unwound()
             self.settled.set()
-            self._say_refreshed()
+            self.tools.end()
             self.closed.set()
 
     async def _serve(self) -> None:
@@ -242,6 +228,7 @@ class Connection:
                     # At once: closing the link may take its time.
                     if not self._interrupted(error):
                         raise
+                self._say_unwound()
                 if not self._close_requested and self.was_ready:
                     self.why = await link.how_it_ended() or self.why
                     _log.warning("MCP server %r %s", self._name, self.why)
@@ -260,86 +247,17 @@ class Connection:
         ) as client:
             self._wire.version = client.protocol_version
             async with trio.open_nursery(strict_exception_groups=True) as nursery:
-                if _tells_changes(client):
-                    await self._begin_listening(client, nursery)
-                await self._read_list(client)
+                await self.tools.start(client, nursery)
                 self._ready(client)
-                nursery.start_soon(self._keep_listed, client)
                 await self._wake.wait()
                 # State first: from here on a call fails fast, whatever closing takes.
                 self._over("has ended its connection")
                 self.client = None
                 nursery.cancel_scope.cancel()
 
-    # --- the list of tools ---
-
-    async def _read_list(self, client: mcp.Client) -> None:
-        self._wire.tools_changed = False  # what is told from here on counts anew
-        tools, stopped = await listing.list_all(client)
-        found = self._wire.listing
-        self._report(found.take_left_out(), stopped)
-        found.keep_only([tool.name for tool in tools])
-        self.listed = Listed(tuple(tools), dict(found.output_schemas))
-
-    @trio.lowlevel.enable_ki_protection
-    async def _keep_listed(self, client: mcp.Client) -> None:
-        """Read the list anew, each time somebody wants it; a failure keeps the old one."""
-        while True:
-            await self._refresh_wanted.wait()
-            self._refresh_wanted = trio.Event()
-            why = f"it took more than {_REFRESH_TIMEOUT:g} seconds"
-            with trio.move_on_after(_REFRESH_TIMEOUT) as scope:
-                try:
-                    await self._read_list(client)
-                    why = ""
-                except Exception as error:  # noqa: BLE001 - border: whatever the SDK raises
-                    why = errors.said(error)
-                    self._wire.tools_changed = True  # it is tried again
-            if why or scope.cancelled_caught:
-                _log.warning(
-                    "MCP server %r: its changed list of tools could not be read, the old one "
-                    "stays: %s",
-                    self._name,
-                    why,
-                )
-            self._say_refreshed()
-
-    def _say_refreshed(self) -> None:
-        if self._refreshed is not None:
-            self._refreshed.set()
-            self._refreshed = None
-
-    async def _begin_listening(self, client: mcp.Client, nursery: trio.Nursery) -> None:
-        """Ask to be told of changes; a little later in any case the list may be read."""
-        acknowledged = trio.Event()
-        nursery.start_soon(self._listen, client, acknowledged)
-        with trio.move_on_after(_ACK_TIMEOUT):
-            await acknowledged.wait()
-
-    @trio.lowlevel.enable_ki_protection
-    async def _listen(self, client: mcp.Client, acknowledged: trio.Event) -> None:
-        """Hold the stream of changes open; what comes in it is seen by the `Wire`."""
-        pause, longest = _LISTEN_AGAIN
-        while True:
-            try:
-                async with client.listen(tools_list_changed=True) as changes:
-                    if acknowledged.is_set() or self.was_ready:
-                        self._wire.tools_changed = True  # it may have changed unheard
-                    acknowledged.set()
-                    began = trio.current_time()
-                    async for _ in changes:
-                        pass
-                    if trio.current_time() - began > longest:
-                        pause = _LISTEN_AGAIN[0]
-            except mcp.MCPError as error:
-                if error.error.code == m.METHOD_NOT_FOUND:
-                    acknowledged.set()
-                    return
-                _log.debug("MCP server %r: no news of changes: %s", self._name, errors.said(error))
-            except Exception as error:  # noqa: BLE001 - border: the stream is lost, for instance
-                _log.debug("MCP server %r: no news of changes: %s", self._name, errors.said(error))
-            await trio.sleep(pause)
-            pause = min(2 * pause, longest)
+    def _say_unwound(self) -> None:
+        # In the order of what was handed to trio's queue: behind a Ctrl-C for the main task.
+        self._token.run_sync_soon(self._unwound.set)
 
     # --- how it goes on and ends ---
 
@@ -391,24 +309,6 @@ class Connection:
             _log.warning("MCP server %r: error while closing: %s", self._name, errors.said(error))
         else:
             self._over(f"could not be started: {errors.said(error)}")
-
-    def _report(self, left_out: list[listing.LeftOut], stopped: str | None) -> None:
-        for one in left_out[:_LOGGED_TOOLS]:
-            _log.warning("MCP server %r, tool %r left out: %s", self._name, one.tool, one.reason)
-        if (more := len(left_out) - _LOGGED_TOOLS) > 0:
-            _log.warning("MCP server %r: %d more tools left out", self._name, more)
-        if stopped is not None:
-            _log.warning("MCP server %r: %s; the rest is left out", self._name, stopped)
-
-
-def _tells_changes(client: mcp.Client) -> bool:
-    """Whether the server must be asked to tell of changes. An older one tells them unasked."""
-    tools = client.server_capabilities.tools
-    return (
-        client.protocol_version in MODERN_PROTOCOL_VERSIONS
-        and tools is not None
-        and bool(tools.list_changed)
-    )
 
 
 def _run_is_over() -> bool:

@@ -6,6 +6,7 @@ import enum
 from typing import cast
 
 import mcp
+import mcp_types as m
 import pydantic
 
 import trio_runner as tr
@@ -35,6 +36,19 @@ class Loss(enum.Enum):
     FORGOTTEN = "forgotten"
     #: The server may have received it, and no answer will come.
     UNKNOWN = "unknown"
+
+
+def is_end(error: mcp.MCPError) -> bool:
+    """Whether a request got ``error`` because its connection ended, as the SDK says it.
+
+    The code is also the first that servers use for errors of their own; the text is the SDK's.
+    """
+    told = error.error
+    return (
+        told.code == m.CONNECTION_CLOSED
+        and told.message == "Connection closed"
+        and type(told.data) is not Loss
+    )
 
 
 def shortened(text: str, limit: int = 1000) -> str:

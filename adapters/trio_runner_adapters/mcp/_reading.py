@@ -76,6 +76,7 @@ class Reader:
     upkeep: upkeep_.Upkeep
     timeout: float | None = None
 
+    @trio.lowlevel.enable_ki_protection
     async def ask(self, what: str, asked: Callable[[mcp.Client], Awaitable[T]]) -> T:
         """Return the server's answer. A checkpoint; cancelled, the server is told.
 
@@ -109,6 +110,8 @@ class Reader:
         try:
             return await asked(connection.client)
         except mcp.MCPError as error:
+            if errors.is_end(error):
+                await connection.wait_unwound()
             if (loss := _loss(error)) is None:
                 raise McpRequestError(self.server, what, error) from error
             connection.is_doubtful = True
@@ -175,13 +178,8 @@ def _loss(error: mcp.MCPError) -> errors.Loss | None:
     match error.error.data:
         case errors.Loss() as loss:
             return loss
-        # The code is also the first that servers use for errors of their own; the text is the
-        # SDK's, for a connection that has ended.
-        case _ if error.error.code == m.CONNECTION_CLOSED:
-            closed = error.error.message == "Connection closed"
-            return errors.Loss.UNKNOWN if closed else None
         case _:
-            return None
+            return errors.Loss.UNKNOWN if errors.is_end(error) else None
 
 
 class ServerReading:

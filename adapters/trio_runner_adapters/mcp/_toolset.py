@@ -22,6 +22,7 @@ import trio_runner_adapters.mcp._options as options_
 import trio_runner_adapters.mcp._reading as reading
 import trio_runner_adapters.mcp._sse as sse
 import trio_runner_adapters.mcp._stdio as stdio
+import trio_runner_adapters.mcp._tool_list as tool_list
 import trio_runner_adapters.mcp._upkeep as upkeep_
 import trio_runner_adapters.mcp._web as web
 
@@ -88,7 +89,7 @@ class McpToolset(reading.ServerReading):
         self._reader = reading.Reader(name, self._upkeep, call_timeout)
         #: The tools as they were offered last, and what they were made of.
         self._tools: tuple[abc.Tool, ...] = ()
-        self._listed: connections.Listed | None = None
+        self._listed: tool_list.Listed | None = None
         #: Why the last entry found no server.
         self._failure: errors.McpServerError | None = None
 
@@ -342,10 +343,10 @@ class McpToolset(reading.ServerReading):
                 "`async with toolset:` or give it to an agent and enter that"
             )
         await connection.refresh()
-        if connection.was_ready and connection.listed is not self._listed:
-            if connection.listed != self._listed:
-                self._tools = self._caller.exposed(connection.listed)
-            self._listed = connection.listed
+        if connection.was_ready and connection.tools.listed is not self._listed:
+            if connection.tools.listed != self._listed:
+                self._tools = self._caller.exposed(connection.tools.listed)
+            self._listed = connection.tools.listed
         return self._tools
 
     def _is_known(self, connection: connections.Connection) -> bool:

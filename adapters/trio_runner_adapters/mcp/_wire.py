@@ -189,6 +189,10 @@ class _WiredRead(streams.Closing):
         #: Whether the SDK has started a task for what it was handed last.
         self._starts_task = False
 
+    # Marked, since tasks of the SDK are not: a Ctrl-C that strikes here would cost the
+    # connection and every call in flight.
+
+    @trio.lowlevel.enable_ki_protection
     async def receive(self) -> SessionMessage | Exception:
         return await self._next(self._inner.receive)
 
@@ -198,6 +202,7 @@ class _WiredRead(streams.Closing):
     def __aiter__(self) -> Self:
         return self
 
+    @trio.lowlevel.enable_ki_protection
     async def __anext__(self) -> SessionMessage | Exception:
         return await self._next(self._inner.__anext__)
 
@@ -234,6 +239,7 @@ class _WiredWrite(streams.Closing):
         self._inner = inner
         self._wire = wire
 
+    @trio.lowlevel.enable_ki_protection
     async def send(self, item: SessionMessage, /) -> None:
         self._wire.sending(item.message)
         try:
