@@ -11,7 +11,6 @@ import logging
 import math
 import secrets
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
 
 import attrs
 
