@@ -54,7 +54,7 @@ IN_VERSION_1 = (
     r.ToolFinished, r.InputAdded, r.HistoryReplaced, r.TurnEnded,
 )  # fmt: skip
 SINCE_VERSION_2 = (r.Compacted, r.Trimmed)
-SINCE_VERSION_3 = (r.CallEdited, r.AnswerRefused, r.PassedThrough)
+SINCE_VERSION_3 = (r.CallHeld, r.CallApproved, r.CallEdited, r.AnswerRefused, r.PassedThrough)
 KINDS = (*IN_VERSION_1, *SINCE_VERSION_2, *SINCE_VERSION_3)
 
 
@@ -238,6 +238,9 @@ SAID_IN_VERSION_3: list[r.Record] = [
                                   {"passed_through": True})),
     r.Compacted(14, 9, tr.Message("user", (tr.TextContent("So far: é😀"),), (), (), None, None,
                                   {"is_summary": True}), ((5, 6), (7, 8))),
+    r.CallHeld(2, 1, "c1", "approval", r.arguments_hash({"city": "Rome"})),
+    r.CallHeld(2, 1, "c2", "external", r.arguments_hash({"city": "Rome"})),
+    r.CallApproved(2, 1, "c1", r.arguments_hash({"city": "Rome"})),
 ]  # fmt: skip
 
 

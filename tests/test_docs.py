@@ -16,6 +16,7 @@ import pytest
 
 import trio_runner as tr
 from trio_runner._core.history import History
+from trio_runner._core.records import arguments_hash
 from trio_runner._core.turn import Turn
 from trio_runner.testing.contract import CONTRACT as PROMISES
 
@@ -207,7 +208,8 @@ def drawn_arrows(text: str) -> set[Arrow]:
     arrows: set[Arrow] = set()
     for begin, end, label in re.findall(r"^ +(\w+) --> (\w+): (.*)$", text, re.MULTILINE):
         events = re.findall(r"model_replied|tool_started|tool_finished|step_done|finish\b", label)
-        events += re.findall(r"arguments_edited|passed_through|answer_refused|suspend\b", label)
+        events += re.findall(r"call_held|call_approved|arguments_edited|suspend\b", label)
+        events += re.findall(r"passed_through|answer_refused", label)
         events += re.findall(r"interrupt|resumed", label)
         assert events, f"no event in {label!r}"
         arrows |= {(begin, end, event) for event in events}
@@ -254,7 +256,10 @@ def walked_arrows() -> set[Arrow]:
     late.take(late.turn.model_replied, answer).take(late.turn.interrupt, tr.EndReason.FAILED)
     suspended, refused, passed = Walker(), Walker(), Walker()
     suspended.take(suspended.turn.model_replied, asks)
-    suspended.take(suspended.turn.arguments_edited, 0, {}).take(suspended.turn.suspend)
+    digest = arguments_hash({})
+    suspended.take(suspended.turn.call_held, 0, "approval", digest)
+    suspended.take(suspended.turn.arguments_edited, 0, {})
+    suspended.take(suspended.turn.call_approved, 0, digest).take(suspended.turn.suspend)
     suspended.take(suspended.turn.resumed)
     refused.take(refused.turn.model_replied, answer)
     refused.take(refused.turn.answer_refused, [tr.Message.user("once more")])

@@ -43,7 +43,7 @@ HOOKS = frozenset({
 })  # fmt: skip
 # Methods that users write, and the names that hold functions of theirs.
 USER_METHODS = frozenset({"call_tool", "reply", "list_tools", "call", "summarise", *HOOKS})
-USER_NAMES = frozenset({"fn", "hook", "policy"})
+USER_NAMES = frozenset({"fn", "hook", "policy", "approver", "rule"})
 # What trampolines may be given: user code, and what user code returned.
 FOR_TRAMPOLINES = USER_METHODS | USER_NAMES | {"returned", "said", "_fn", "_async_fn"}
 
@@ -58,6 +58,7 @@ DIRECT_CALLS: Mapping[tuple[str, str], str] = {
     ("trio_runner/_shell/agent.py", "run_tools"): "list_tools: has trampolines of its own",
     ("trio_runner/_shell/agent.py", "__check_names"): "list_tools: has trampolines of its own",
     ("trio_runner/_shell/summarizer.py", "summarise"): "is itself called through a trampoline only",
+    ("trio_runner/_shell/waiting_tools.py", "list_tools"): "called through a trampoline only",
     ("trio_runner/_shell/hooks.py", "__call__"): "a chain is a hook: called through a trampoline",
     ("trio_runner/_shell/function_tools.py", "call_by_name"): "stands for fn, called as fn is",
     ("trio_runner/_shell/function_tools.py", "_in_thread"): "Ctrl-C never strikes in a thread",
@@ -74,7 +75,8 @@ SURFACE: Mapping[str, Sequence[str]] = {
     ),
     "_Asker": ("__call__",),
     "AgentHistory": (
-        "load_history", "clear", "choose_cut", "compact", "replace_with_summary", "trim",
+        "deny_pending", "load_history", "clear", "choose_cut", "compact",
+        "replace_with_summary", "trim",
     ),
     "CallContext": ("report_progress", "emit", "attach"),
     "Steps": ("_emit_delta",),

@@ -17,6 +17,11 @@ that finished is kept, nothing is left running.
 # file names what is public and holds nothing else. Adapters to MCP and to other
 # libraries are a package of their own, trio_runner_adapters.
 
+from trio_runner._core.approval import Approve as Approve
+from trio_runner._core.approval import Decision as Decision
+from trio_runner._core.approval import Defer as Defer
+from trio_runner._core.approval import Deny as Deny
+from trio_runner._core.approval import PendingCall as PendingCall
 from trio_runner._core.compaction import HistoryCut as HistoryCut
 from trio_runner._core.compaction import HistoryCutError as HistoryCutError
 from trio_runner._core.compaction_plan import Compaction as Compaction
@@ -28,6 +33,7 @@ from trio_runner._core.errors import BusyError as BusyError
 from trio_runner._core.errors import CommitFailedError as CommitFailedError
 from trio_runner._core.errors import CommitUnknownError as CommitUnknownError
 from trio_runner._core.errors import CompactionError as CompactionError
+from trio_runner._core.errors import DecisionError as DecisionError
 from trio_runner._core.errors import FatalToolError as FatalToolError
 from trio_runner._core.errors import HistoryError as HistoryError
 from trio_runner._core.errors import InternalError as InternalError
@@ -45,6 +51,7 @@ from trio_runner._core.errors import ToolError as ToolError
 from trio_runner._core.errors import TrioRunnerError as TrioRunnerError
 from trio_runner._core.errors import TurnEndedError as TurnEndedError
 from trio_runner._core.errors import TurnInterruptedError as TurnInterruptedError
+from trio_runner._core.errors import TurnSuspendedError as TurnSuspendedError
 from trio_runner._core.errors import UnknownPriceError as UnknownPriceError
 from trio_runner._core.errors import UsageError as UsageError
 from trio_runner._core.fold import RecordError as RecordError
@@ -122,12 +129,17 @@ from trio_runner._shell.runner import ToolRunner as ToolRunner
 from trio_runner._shell.summarizer import ModelSummarizer as ModelSummarizer
 from trio_runner._shell.tools import ToolOptions as ToolOptions
 from trio_runner._shell.tools import tool as tool
+from trio_runner._shell.waiting_tools import ApprovalToolset as ApprovalToolset
+from trio_runner._shell.waiting_tools import external_tool as external_tool
+from trio_runner.abc import ApprovalRequest as ApprovalRequest
+from trio_runner.abc import Approver as Approver
 from trio_runner.abc import CommitTicket as CommitTicket
 from trio_runner.abc import DeltaSink as DeltaSink
 from trio_runner.abc import Journal as Journal
 from trio_runner.abc import JournalSession as JournalSession
 from trio_runner.abc import Model as Model
 from trio_runner.abc import ModelRequest as ModelRequest
+from trio_runner.abc import NeedsApproval as NeedsApproval
 from trio_runner.abc import Observer as Observer
 from trio_runner.abc import Summarizer as Summarizer
 from trio_runner.abc import SummaryRequest as SummaryRequest

@@ -8,6 +8,7 @@ making records durable. The contract C1-C9 is ``docs/explanation/contract.md``.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
@@ -15,12 +16,14 @@ from typing import Any, Final, Literal, Protocol, Self, TypeAlias
 
 import attrs
 
+import trio_runner._core.approval as approval
 import trio_runner._core.events as events
 import trio_runner._core.params as params_
 import trio_runner._core.records as records_
 import trio_runner._core.structured as structured
 import trio_runner._core.values as v
 from trio_runner._core.compaction_plan import CompactionReason
+from trio_runner._core.planning import PlannedToolCall
 
 # --- the model side -------------------------------------------------------------
 
@@ -192,6 +195,21 @@ def _check_timeout(_: object, __: object, value: object) -> None:
     params_.check_seconds("timeout", value, optional=True)
 
 
+#: Whether calls need consent: all or none of them, or those that a function says it of,
+#: which is given the planned call (``planned.tool`` is what it means, ``planned.call.arguments``
+#: a copy) and must not block. Where it raises, the call needs consent.
+NeedsApproval: TypeAlias = bool | Callable[[PlannedToolCall["Tool"]], bool]
+
+
+def check_rule(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    """Refuse what is no `NeedsApproval`; an attrs validator."""
+    if type(value) is not bool and (not callable(value) or inspect.iscoroutinefunction(value)):
+        raise TypeError(
+            f"{attribute.name} is {value!r}; expected True, False or a plain function of the "
+            "planned call (who decides is the agent's approver, which may be async)"
+        )
+
+
 @attrs.frozen
 class Tool:
     """One tool: what the model is told, and the function that runs it.
@@ -211,6 +229,10 @@ class Tool:
       bare_name: the name without a server's prefix, accepted when unique.
       threaded: the call begins in a worker thread and says so by
         `ToolContext.claim_start`; until then it counts as not started.
+      needs_approval: whether its calls run only when the agent's approver, or
+        `ToolAgent.resume` later, says so; see `NeedsApproval`.
+      external: nothing here runs it: the turn is suspended until the application
+        gives the result to `ToolAgent.resume`. See `trio_runner.external_tool`.
     """
 
     name: str = attrs.field(validator=_check_name)
@@ -227,6 +249,15 @@ class Tool:
     bare_name: str | None = None
     threaded: bool = False
     meta: Mapping[str, Any] = attrs.field(factory=v.empty_object)
+    needs_approval: NeedsApproval = attrs.field(default=False, validator=check_rule)
+    external: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        if self.external and self.needs_approval is not False:
+            raise ValueError(
+                f"tool {self.name!r} is external, so nothing here runs it and nobody can approve "
+                "it; the application gives its result, or Deny"
+            )
 
 
 class Limiter(Protocol):
@@ -273,6 +304,35 @@ class Toolset(Protocol):
     ) -> bool | None:
         """Close, within a bound."""
         ...
+
+
+# --- who may run what -----------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class ApprovalRequest:
+    """What an approver is asked: may this call run?
+
+    Attributes:
+      call: as the model made it.
+      tool: what its name means.
+      arguments: what it would run with: a copy.
+      arguments_hash: SHA-256 of their canonical JSON, in hex.
+      turn, step: where in the conversation it stands.
+    """
+
+    call: v.ToolCall
+    tool: Tool
+    arguments: Mapping[str, Any]
+    arguments_hash: str
+    turn: int
+    step: int
+
+
+#: Decides on calls that need consent. Each is asked about in a task of its own, several at
+#: once, while other calls run. When it raises, the call is denied and the turn goes on. A
+#: cancel must be let through.
+Approver: TypeAlias = Callable[[ApprovalRequest], Awaitable[approval.Decision]]
 
 
 # --- the journal ----------------------------------------------------------------

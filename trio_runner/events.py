@@ -1,5 +1,8 @@
 """The events that observers are told, as public names."""
 
+from trio_runner._core.events import ApprovalDecided as ApprovalDecided
+from trio_runner._core.events import ApprovalFailed as ApprovalFailed
+from trio_runner._core.events import ApprovalRequested as ApprovalRequested
 from trio_runner._core.events import BatchPlanned as BatchPlanned
 from trio_runner._core.events import CallEmitted as CallEmitted
 from trio_runner._core.events import CallFinished as CallFinished
@@ -21,6 +24,7 @@ from trio_runner._core.events import TextDelta as TextDelta
 from trio_runner._core.events import TurnEnded as TurnEnded
 from trio_runner._core.events import TurnInterrupted as TurnInterrupted
 from trio_runner._core.events import TurnStarted as TurnStarted
+from trio_runner._core.events import TurnSuspended as TurnSuspended
 from trio_runner._core.public import show_as_public
 
 show_as_public(__name__, globals())

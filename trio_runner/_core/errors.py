@@ -57,6 +57,30 @@ class UnknownPriceError(UsageError):
     """A scope limits the cost, and its prices have no model of that name."""
 
 
+class TurnSuspendedError(UsageError):
+    """The newest turn waits for a word on some of its calls, which is in the way of this.
+
+    Attributes:
+      call_ids: the calls that wait.
+    """
+
+    def __init__(self, message: str, call_ids: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.call_ids: tuple[str, ...] = tuple(call_ids)
+
+
+class DecisionError(UsageError):
+    """Decisions on pending calls that cannot be carried out; nothing was changed.
+
+    Attributes:
+      problems: one sentence for each.
+    """
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems: tuple[str, ...] = tuple(problems)
+        super().__init__(f"{'; '.join(self.problems)}. Nothing was changed")
+
+
 class HistoryError(UsageError):
     """Messages that are not a valid history were refused.
 

@@ -8,11 +8,12 @@ history, requests and the journal keep the order of the request.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import attrs
 
 import trio_runner._core.values as v
+from trio_runner._core.approval import PendingCall
 from trio_runner._core.limits import LimitReached
 from trio_runner._core.quick import ByFields
 
@@ -65,6 +66,47 @@ class BatchPlanned(ByFields):
     turn: int
     step: int
     calls: tuple[v.ToolCall, ...]
+
+
+@attrs.frozen(eq=False, repr=False)
+class ApprovalRequested(ByFields):
+    """The approver is asked about a call; ``arguments`` are what it would run with."""
+
+    number: int
+    turn: int
+    step: int
+    call: v.ToolCall
+    arguments: v.JSONObject
+
+
+@attrs.frozen(eq=False, repr=False)
+class ApprovalDecided(ByFields):
+    """Somebody decided on a call that needs consent.
+
+    Attributes:
+      verdict: what was said.
+      arguments: edited ones that it runs with; None: it runs as it stands, or not at all.
+      reason: why it was denied.
+    """
+
+    number: int
+    turn: int
+    step: int
+    call_id: str
+    verdict: Literal["approved", "denied", "deferred"]
+    arguments: v.JSONObject | None = None
+    reason: str | None = None
+
+
+@attrs.frozen(eq=False, repr=False)
+class ApprovalFailed(ByFields):
+    """An approver, or a rule of who needs consent, raised; the call does not run unasked."""
+
+    number: int
+    turn: int
+    step: int
+    call_id: str
+    error: BaseException
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -213,6 +255,16 @@ class TurnInterrupted(ByFields):
 
 
 @attrs.frozen(eq=False, repr=False)
+class TurnSuspended(ByFields):
+    """The turn waits for a word on these calls, by ``agent.resume(decisions=...)``."""
+
+    number: int
+    turn: int
+    step: int
+    pending: tuple[PendingCall, ...]
+
+
+@attrs.frozen(eq=False, repr=False)
 class TurnEnded(ByFields):
     """The last event of a turn."""
 
@@ -247,6 +299,9 @@ Event: TypeAlias = (
     | ModelCallFinished
     | TextDelta
     | BatchPlanned
+    | ApprovalRequested
+    | ApprovalDecided
+    | ApprovalFailed
     | CallStarted
     | CallProgress
     | CallEmitted
@@ -260,6 +315,7 @@ Event: TypeAlias = (
     | ErrorSuppressed
     | LimitHit
     | TurnInterrupted
+    | TurnSuspended
     | TurnEnded
     | NestedEvent
 )

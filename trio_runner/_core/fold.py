@@ -111,7 +111,9 @@ def _problems(state: SessionState, record: r.Record) -> Iterator[str]:
             yield from validity.input_problems(attached)
         case r.Compacted(summary=summary):
             yield from validity.input_problems([summary])
-        case r.SessionOpened() | r.ToolStarted() | r.CallEdited() | r.Trimmed() | r.TurnEnded():
+        case r.CallHeld() | r.CallEdited() | r.CallApproved():
+            pass
+        case r.SessionOpened() | r.ToolStarted() | r.Trimmed() | r.TurnEnded():
             pass
         case _:
             assert_never(record)
@@ -192,8 +194,8 @@ def _apply_to_turn(state: SessionState, record: r.InTurn) -> None:
             # What `model_replied` answers on arrival is recorded as well.
             if not _was_answered_on_arrival(turn, result):
                 turn.tool_finished(_position(turn, result.call_id), result, attached)
-        case r.CallEdited(call_id=call_id, arguments=arguments):
-            turn.arguments_edited(_position(turn, call_id), arguments)
+        case r.CallHeld() | r.CallEdited() | r.CallApproved():
+            _word(turn, record)
         case r.InputAdded(messages=messages):
             _input(turn, messages)
         case r.AnswerRefused(messages=messages):
@@ -217,6 +219,19 @@ def _start(state: SessionState, record: r.TurnStarted) -> None:
             raise InternalError(f"turn {record.turn} starts while turn {turn.number} is running")
         turn = state.turn = Turn(state.history, record.turn)
     _input(turn, record.input)
+
+
+def _word(turn: Turn, record: r.CallHeld | r.CallEdited | r.CallApproved) -> None:
+    position = _position(turn, record.call_id)
+    match record:
+        case r.CallHeld(waits_for=waits_for, arguments_hash=digest):
+            turn.call_held(position, waits_for, digest)
+        case r.CallEdited(arguments=arguments):
+            turn.arguments_edited(position, arguments)
+        case r.CallApproved(arguments_hash=digest):
+            turn.call_approved(position, digest)
+        case _:
+            assert_never(record)
 
 
 def _input(turn: Turn, messages: tuple[v.Message, ...]) -> None:

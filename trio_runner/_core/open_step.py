@@ -21,9 +21,11 @@ class OpenStep:
     """
 
     __slots__ = (
+        "approved",
         "attached",
         "attempts",
         "edits",
+        "held",
         "missing",
         "notes",
         "positions",
@@ -53,11 +55,20 @@ class OpenStep:
         self.notes: dict[int, Mapping[str, Any]] = {}
         #: By position: the arguments that run in the place of the call's own.
         self.edits: dict[int, v.JSONObject] = {}
+        #: By position: what the call was held for; it stays held, and may be approved.
+        self.held: dict[int, r.WaitsFor] = {}
+        #: The positions of the calls that were allowed to run as they are.
+        self.approved: set[int] = set()
 
     def arguments(self, position: int) -> v.JSONObject:
         """What the call at ``position`` runs with: its own arguments, or edited ones."""
         edited = self.edits.get(position)
         return self.reply.tool_calls[position].arguments if edited is None else edited
+
+    def waits(self, position: int) -> bool:
+        """Whether the call at ``position`` is open and waits for a word."""
+        waits = position in self.held and position not in self.approved
+        return waits and self.results[position] is None
 
     def cut(self) -> None:
         """The process that ran the calls has ended."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import attrs
 
@@ -90,6 +90,31 @@ class InputAdded(ByFields):
     messages: tuple[v.Message, ...]
 
 
+#: What a call waits for: consent, or its result, which the application gives.
+WaitsFor: TypeAlias = Literal["approval", "external"]
+
+
+@attrs.frozen(eq=False, repr=False)
+class CallHeld(ByFields):
+    """An open call waits for a word, on it with these arguments."""
+
+    turn: int
+    step: int
+    call_id: str
+    waits_for: WaitsFor
+    arguments_hash: str
+
+
+@attrs.frozen(eq=False, repr=False)
+class CallApproved(ByFields):
+    """An open call may run, with these arguments: edits come before it."""
+
+    turn: int
+    step: int
+    call_id: str
+    arguments_hash: str
+
+
 @attrs.frozen(eq=False, repr=False)
 class CallEdited(ByFields):
     """Somebody edited the arguments of an open call; it runs with these."""
@@ -167,7 +192,9 @@ InTurn: TypeAlias = (
     | ToolStarted
     | ToolFinished
     | InputAdded
+    | CallHeld
     | CallEdited
+    | CallApproved
     | AnswerRefused
     | PassedThrough
     | TurnEnded
@@ -176,6 +203,11 @@ Record: TypeAlias = SessionOpened | TurnStarted | InTurn | HistoryReplaced | Com
 
 
 _canonical: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+
+
+def canonical_json(arguments: v.JSONObject) -> str:
+    """The one JSON text of ``arguments``: ASCII, keys in order, no blanks."""
+    return _canonical(arguments)
 
 
 def arguments_hash(arguments: v.JSONObject) -> str:

@@ -23,8 +23,8 @@ A turn is in one of three phases::
     phase            next_action()   events that move it on
     AWAITING_MODEL   CallModel       model_replied -> any phase below;
                                      passed_through -> ENDED
-    AWAITING_TOOLS   RunTools        arguments_edited, tool_started,
-                                     tool_finished (per call);
+    AWAITING_TOOLS   RunTools        call_held, arguments_edited, call_approved,
+                                     tool_started, tool_finished (per call);
                                      step_done -> AWAITING_MODEL;
                                      suspend -> ENDED, with its open step
     ENDED            Finished        resumed -> AWAITING_MODEL, or where it was
@@ -68,7 +68,8 @@ word on calls of which none has started. Nothing but `resumed` changes it, not
 even an interrupt, and no other turn may begin on its history meanwhile.
 
 The arguments that somebody edited run in the place of the call's own
-(`OpenStep.arguments`); the reply stays as the model gave it.
+(`OpenStep.arguments`); the reply stays as the model gave it. That a call is held, and
+that it may run, is said of its arguments by their hash: of other ones it is illegal.
 
 A crash leaves a turn that has not ended. `resumed` then says that its process
 is gone: the open calls that had started are *cut*. A cut call is answered, or
@@ -307,16 +308,35 @@ class Turn:
         self._append(message, from_model=True)
         self._decided = v.EndReason.PASSED_THROUGH
 
+    def call_held(self, position: int, waits_for: r.WaitsFor, arguments_hash: str) -> None:
+        """An open call waits for a word, on it with the arguments of this hash."""
+        step = self._not_running(position, arguments_hash, "call_held")
+        if position in step.held or position in step.approved:
+            self._illegal("call_held")
+        step.held[position] = waits_for
+
+    def call_approved(self, position: int, arguments_hash: str) -> None:
+        """An open call may run, with the arguments of this hash."""
+        step = self._not_running(position, arguments_hash, "call_approved")
+        if step.held.get(position) == "external":
+            self._illegal("call_approved")
+        step.approved.add(position)
+
     def arguments_edited(self, position: int, arguments: v.JSONObject) -> None:
-        """An open call that has not started is to run with these arguments."""
+        """An open call that has not started is to run with these arguments, if it may run."""
         step = self._step
         if step is None or self._is_shut(position) or step.started[position]:
             self._illegal("arguments_edited")
         step.edits[position] = arguments
+        step.approved.discard(position)
 
     def suspend(self) -> None:
         """The turn waits for a word on its open calls, none of which has started."""
-        if self.phase is not Phase.AWAITING_TOOLS or self._step is None or self.started_positions:
+        step = self._step
+        running = step is not None and any(
+            step.started[position] == STARTED for position in self.open_positions
+        )
+        if self.phase is not Phase.AWAITING_TOOLS or step is None or running:
             self._illegal("suspend")
         self._end(v.EndReason.SUSPENDED, len(self.history), HistoryRollbackStatus.HISTORY_UNCHANGED)
         self._uncounted = False  # `step_done` will count it
@@ -482,6 +502,15 @@ class Turn:
     @property
     def _has_unseen_results(self) -> bool:
         return any(message.tool_results for message in self.delta)
+
+    def _not_running(self, position: int, arguments_hash: str, event: str) -> OpenStep:
+        """The open step, with an open call of these very arguments that does not run."""
+        step = self._step
+        if step is None or self._is_shut(position) or step.started[position] == STARTED:
+            self._illegal(event)
+        if arguments_hash != r.arguments_hash(step.arguments(position)):
+            self._illegal(f"{event} of other arguments")
+        return step
 
     def _append(self, message: v.Message, *, from_model: bool = False) -> None:
         self.history.append(message)

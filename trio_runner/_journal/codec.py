@@ -51,7 +51,9 @@ _KINDS: Final[Mapping[str, type[Any]]] = {
     "tool_started": r.ToolStarted,
     "tool_finished": r.ToolFinished,
     "input_added": r.InputAdded,
+    "call_held": r.CallHeld,
     "call_edited": r.CallEdited,
+    "call_approved": r.CallApproved,
     "answer_refused": r.AnswerRefused,
     "passed_through": r.PassedThrough,
     "history_replaced": r.HistoryReplaced,
@@ -63,7 +65,9 @@ _KINDS: Final[Mapping[str, type[Any]]] = {
 _SINCE: Final[Mapping[str, int]] = {
     "compacted": 2,
     "trimmed": 2,
+    "call_held": 3,
     "call_edited": 3,
+    "call_approved": 3,
     "answer_refused": 3,
     "passed_through": 3,
 }

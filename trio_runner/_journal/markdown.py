@@ -69,9 +69,8 @@ class _Page:
             case r.PassedThrough(message=message):
                 yield "*The results are the answer:*"
                 yield from self._messages([message])
-            case r.CallEdited(call_id=call_id, arguments=arguments):
-                yield f"*Somebody edited the arguments of call {_inline(call_id)}:*"
-                yield self._fenced(_json(arguments), "json")
+            case r.CallHeld() | r.CallApproved() | r.CallEdited():
+                yield from self._word(record)
             case r.AnswerRefused(messages=messages):
                 yield "*The answer was refused:*"
                 yield from self._messages(messages)
@@ -113,6 +112,20 @@ class _Page:
         if call.arguments_error is not None:
             yield "The arguments were wrong:"
             yield self._fenced(call.arguments_error)
+
+    def _word(self, record: r.CallHeld | r.CallApproved | r.CallEdited) -> Iterator[str]:
+        """Somebody's word on a call, or that it waits for one."""
+        match record:
+            case r.CallHeld(call_id=call_id, waits_for=waits_for):
+                what = "approval" if waits_for == "approval" else "the application"
+                yield f"*Call {_inline(call_id)} waits for {what}.*"
+            case r.CallApproved(call_id=call_id):
+                yield f"*Call {_inline(call_id)} was approved.*"
+            case r.CallEdited(call_id=call_id, arguments=arguments):
+                yield f"*Somebody edited the arguments of call {_inline(call_id)}:*"
+                yield self._fenced(_json(arguments), "json")
+            case _:
+                assert_never(record)
 
     def _result(self, result: v.ToolResult) -> Iterator[str]:
         took = "" if result.duration is None else f", {result.duration:.3g} s"

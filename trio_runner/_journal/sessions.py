@@ -218,13 +218,13 @@ def records_to_fork(
 
 
 def check_ended(records: Sequence[r.Record]) -> None:
-    """Refuse records whose last turn has not ended.
+    """Refuse records whose last turn has not ended, or waits with open calls.
 
     Raises:
       JournalFormatError: it has not.
     """
     turn = fold(records).turn
-    if turn is not None and turn.phase is not Phase.ENDED:
+    if turn is not None and (turn.phase is not Phase.ENDED or turn.is_suspended):
         raise faults.JournalFormatError(
             f"the export ends inside turn {turn.number}: resumed in both sessions, its calls would "
             "run twice. Nothing was changed. Fork the session and export the fork; or, when the "

@@ -28,6 +28,7 @@ from trio_runner._shell.commits import Commits
 from trio_runner._shell.compacting import check_share, compact_on_demand
 from trio_runner._shell.context import TurnContext
 from trio_runner._shell.conversation import Conversation
+from trio_runner._shell.guarded import GuardedBatch, needs_guard
 from trio_runner._shell.hooks import ToolRunnerHooks
 from trio_runner._shell.ki import call_pair_unprotected
 from trio_runner._shell.loop_agent import Durability, LoopConfig, Planned
@@ -36,11 +37,13 @@ from trio_runner._shell.open_toolsets import OpenToolsets
 from trio_runner._shell.runner import Input, ToolRunner
 from trio_runner._shell.toolbox import Toolbox
 from trio_runner.abc import (
+    Approver,
     DeltaSink,
     Journal,
     Limiter,
     Model,
     ModelRequest,
+    NeedsApproval,
     Observer,
     Summarizer,
     Tool,
@@ -81,6 +84,9 @@ class ToolAgent(AgentHistory):
       commit_timeout: seconds a commit is waited for while nothing is cancelled.
       durability: "best_effort": a failed commit is reported and the turn goes
         on; "strict": it ends the turn before any side effect.
+      approver: decides on calls that need consent, while the others run; without one
+        the turn is suspended.
+      needs_approval: calls that need it, besides those whose tools say so.
 
     Raises:
       TypeError, ValueError: a setting that cannot work, at once.
@@ -105,6 +111,8 @@ class ToolAgent(AgentHistory):
         grace: float = 5.0,
         commit_timeout: float = 30.0,
         durability: Durability = "best_effort",
+        approver: Approver | None = None,
+        needs_approval: NeedsApproval = False,
     ) -> None:
         _check_kept(journal, session)
         _expect(model, "model", "reply", "an object with 'async def reply'")
@@ -127,6 +135,8 @@ class ToolAgent(AgentHistory):
             commit_timeout=commit_timeout,
             durability=durability,
             trim_tool_history=trim_tool_history,
+            approver=approver,
+            needs_approval=needs_approval,
             journal=journal,
             session_id=session,
         )
@@ -238,6 +248,7 @@ class ToolAgent(AgentHistory):
         hooks: ToolRunnerHooks | None = None,
         observers: Iterable[Observer] = (),
         unknown: UnknownPolicy | None = None,
+        decisions: Mapping[str, object] | None = None,
     ) -> v.Message:
         """Go on with the newest turn, which has no answer yet; no tool runs twice unasked.
 
@@ -245,14 +256,25 @@ class ToolAgent(AgentHistory):
         crash, results are kept and calls that never started run. A call that had
         started runs again, with its key and as its next attempt, if its tool is
         ``idempotent``; else it is answered ``unknown_after_crash``. A turn that was
-        started with ``tools`` of its own needs them again. Checkpoint: always.
+        started with ``tools`` of its own needs them again.
+
+        A turn that is suspended goes on with ``decisions`` on its `pending` calls; what
+        is approved runs, and while some are undecided the turn is suspended again.
+        Checkpoint: always.
 
         Args:
           unknown: asked about each call that had started, before anything is
             changed; says ``"rerun"``, ``"unknown"``, or what the result was.
+          decisions: by call id: `Approve`, `Deny` or `Defer`; for an external call its
+            result, a `ToolResult` or any value that a tool may return, or `Deny`. They
+            take effect together, in one commit.
 
         Raises:
           NothingToResumeError: there is no such turn; see `can_resume`.
+          DecisionError: a decision is not on a pending call, is no decision that the call
+            can have, or was made on other arguments; nothing was changed.
+          TurnSuspendedError: the turn is suspended, nothing is decided and nobody can be
+            asked; nothing was changed.
         """
         runner = self.__runner(
             (),
@@ -262,6 +284,7 @@ class ToolAgent(AgentHistory):
             observers=observers,
             resume=True,
             unknown=unknown,
+            decisions=decisions,
         )
         runner.is_held = False
         return await runner.until_done()
@@ -270,7 +293,9 @@ class ToolAgent(AgentHistory):
     async def run_tools(self, message: v.Message) -> v.Message:
         """Run the calls of one message by themselves: no turn, no history, no journal.
 
-        Checkpoint: always. If cancelled, no results are returned.
+        A call that needs consent is asked about, and denied where nobody can be asked;
+        so is one of an external tool. Checkpoint: always. If cancelled, no results are
+        returned.
 
         Returns:
           The user message with one result per call, in order.
@@ -300,10 +325,13 @@ class ToolAgent(AgentHistory):
                 False,
                 TurnContext(self.__conversation, None, self.__config.grace),
             )
-            table = ToolTable(await self.list_tools())
-            batch = Batch(turn, plan_tool_calls(reply, table), services)
+            listed = await self.list_tools()
+            make = GuardedBatch if needs_guard(self.__config, listed, None) else Batch
+            batch = make(turn, plan_tool_calls(reply, ToolTable(listed)), services)
             await batch.run()
             batch.raise_fatal()
+            if turn.open_positions:
+                batch.deny_all("nobody could be asked about it, and nothing goes on later here.")
         await trio.lowlevel.checkpoint()
         last = turn.history.last
         assert last is not None
@@ -460,6 +488,7 @@ class ToolAgent(AgentHistory):
         tools: Iterable[Tool | ToolAgent | Callable[..., Any]] | None = None,
         resume: bool = False,
         unknown: UnknownPolicy | None = None,
+        decisions: Mapping[str, object] | None = None,
     ) -> ToolRunner:
         self.__require_open()
         return ToolRunner(
@@ -471,6 +500,7 @@ class ToolAgent(AgentHistory):
             tools=None if tools is None else [as_any_tool(each) for each in tools],
             resume=resume,
             unknown=unknown,
+            decisions=decisions,
         )
 
 

@@ -12,6 +12,7 @@ import trio
 
 import trio_runner._core.compaction as compaction
 import trio_runner._core.values as v
+from trio_runner._core.approval import Deny, PendingCall
 from trio_runner._shell.compacting import CompactionReport
 from trio_runner._shell.conversation import Conversation, LastTurn
 from trio_runner.abc import Summarizer
@@ -55,6 +56,38 @@ class AgentHistory:
         self.__require_open()
         return self.__conversation.can_resume
 
+    @property
+    def pending(self) -> tuple[PendingCall, ...]:
+        """The calls that wait for a word, in the order of the request; see `ToolAgent.resume`.
+
+        () while a turn runs. A turn that is suspended waits for them; one that a crash cut
+        while its approver was asked has them too.
+
+        Raises:
+          NotEnteredError: the session is not open, so nobody knows.
+        """
+        self.__require_open()
+        return self.__conversation.pending
+
+    @trio.lowlevel.enable_ki_protection
+    def deny_pending(self, reason: str = "") -> tuple[v.ToolResult, ...]:
+        """Give a suspended turn up: its open calls are answered ``denied``, and it ends.
+
+        The next turn may begin then; `resume` would ask the model with the answers.
+
+        Args:
+          reason: for the model to read.
+
+        Returns:
+          The answers; () when no turn is suspended.
+
+        Raises:
+          BusyError: a turn is running; nothing was changed.
+          NotEnteredError: the session is not open.
+        """
+        self.__require_open()
+        return self.__conversation.deny_pending(Deny(reason).reason)
+
     @trio.lowlevel.enable_ki_protection
     def load_history(self, messages: Iterable[v.Message]) -> None:
         """Put ``messages`` in the place of the history; what is damaged is repaired.
@@ -65,6 +98,7 @@ class AgentHistory:
         Raises:
           BusyError: a turn is running; nothing was changed.
           NotEnteredError: the session is not open.
+          TurnSuspendedError: the newest turn is suspended; nothing was changed.
         """
         self.__require_open()
         self.__conversation.load(messages)
@@ -76,6 +110,7 @@ class AgentHistory:
         Raises:
           BusyError: a turn is running; nothing was changed.
           NotEnteredError: the session is not open.
+          TurnSuspendedError: the newest turn is suspended; nothing was changed.
         """
         self.__require_open()
         self.__conversation.load(self.__conversation.history.templates())

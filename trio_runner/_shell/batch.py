@@ -63,7 +63,7 @@ from trio_runner.abc import Tool
 
 
 @attrs.frozen(eq=False)
-class _Queue:
+class Queue:
     """The calls of a group that wait because ``max_parallel_tools`` run already."""
 
     waiting: deque[Planned]
@@ -174,6 +174,10 @@ class Batch:
             waiting.cancel()
         return True
 
+    def hold_open(self) -> None:
+        """Record what the calls wait for that are still open when the batch is through."""
+        raise InternalError("a batch without calls that wait left some open")
+
     # --- running ----------------------------------------------------------------
 
     async def run(self) -> None:
@@ -248,12 +252,12 @@ class Batch:
         limit = self._params.max_parallel_tools
         first, rest = (group, ()) if limit is None else (group[:limit], group[limit:])
         if self._records:
-            free = [planned for planned in first if _tool(planned).limiter is None]
+            free = [planned for planned in first if tool_of(planned).limiter is None]
             await self._durable(self._begin(free))
         try:
             async with trio.open_nursery(strict_exception_groups=True) as nursery:
                 if rest:
-                    queue = _Queue(deque(rest), nursery, contextvars.copy_context())
+                    queue = Queue(deque(rest), nursery, contextvars.copy_context())
                     for planned in first:
                         nursery.start_soon(self._link, planned, queue, name=planned.call.name)
                 else:
@@ -268,7 +272,7 @@ class Batch:
 
     @trio.lowlevel.enable_ki_protection
     async def _child(self, planned: Planned) -> None:
-        limiter = _tool(planned).limiter
+        limiter = tool_of(planned).limiter
         if limiter is None:
             await self._run(planned)
         elif self._turn.is_open(planned.position):
@@ -281,15 +285,19 @@ class Batch:
                     await self._run(planned)
 
     @trio.lowlevel.enable_ki_protection
-    async def _link(self, planned: Planned, queue: _Queue, *, begun: bool = True) -> None:
+    async def _link(self, planned: Planned, queue: Queue, *, begun: bool = True) -> None:
         """Run ``planned``, then start the next one that waits: one link of a chain.
 
         There are as many chains as calls may run at once. The next call gets a
         task of its own, with the context variables that the batch began with.
         """
-        if not begun and _tool(planned).limiter is None and self._turn.is_open(planned.position):
+        if not begun and tool_of(planned).limiter is None and self._turn.is_open(planned.position):
             await self._durable(self._begin([planned]))
         await self._child(planned)
+        self._follow(queue)
+
+    def _follow(self, queue: Queue) -> None:
+        """Start the next call that waits, where one does."""
         if queue.waiting:
             following = queue.waiting.popleft()
             link = functools.partial(self._link, following, queue, begun=False)
@@ -305,8 +313,8 @@ class Batch:
                 conversation.started_record(
                     turn,
                     planned.call,
-                    tool=_tool(planned).name,
-                    idempotent=_tool(planned).idempotent,
+                    tool=tool_of(planned).name,
+                    idempotent=tool_of(planned).idempotent,
                     after=self._cut.get(planned.position),
                 )
                 for planned in group
@@ -403,7 +411,7 @@ class Batch:
         call = planned.call
         if context.scope is None:
             raise InternalError(f"call {call.id!r} ended without a result")
-        if _tool(planned).threaded and context.give_up():
+        if tool_of(planned).threaded and context.give_up():
             why = "was cancelled" if context.cancelled else "waited for a thread too long"
             result = stand_ins.call_withdrawn(call, why)
             result = recovery.without_running(
@@ -487,7 +495,7 @@ _NEVER_RAN: Final = frozenset(
 )
 
 
-def _tool(planned: Planned) -> Tool:
+def tool_of(planned: Planned) -> Tool:
     tool = planned.tool
     assert tool is not None, "a planned call without a refusal has a tool"
     return tool

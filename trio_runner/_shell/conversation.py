@@ -18,6 +18,7 @@ import trio_runner._core.compaction as compaction
 import trio_runner._core.records as r
 import trio_runner._core.stand_ins as stand_ins
 import trio_runner._core.values as v
+from trio_runner._core.approval import PendingCall, pending_calls
 from trio_runner._core.errors import (
     BusyError,
     HistoryError,
@@ -32,6 +33,7 @@ from trio_runner._core.reconcile import reconcile_interrupted_history
 from trio_runner._core.turn import Phase, Turn
 from trio_runner._core.validity import history_problems, result_problems
 from trio_runner._shell.commits import Commits
+from trio_runner._shell.consent import deny_all, require_not_suspended, words_on
 from trio_runner._shell.last_turn import LastTurn as LastTurn
 from trio_runner._shell.last_turn import last_turn as last_turn
 from trio_runner.abc import JournalSession
@@ -129,8 +131,9 @@ class Conversation:
         newest, kept = self.newest, self.turn
         if newest is None:
             raise NothingToResumeError("the agent has had no turn yet; start one")
-        was_aside = newest is not kept and newest.end_reason is v.EndReason.ANSWERED
-        if was_aside and kept is not None and kept.phase is not Phase.ENDED:
+        # After a turn without history the one on the history counts again.
+        done = newest is not kept and newest.end_reason is not None and not newest.can_resume
+        if done and kept is not None and (kept.phase is not Phase.ENDED or kept.is_suspended):
             return kept
         return newest
 
@@ -140,6 +143,23 @@ class Conversation:
         if self._holder is not None or self.newest is None:
             return False
         return self.unfinished_turn().can_resume
+
+    @property
+    def pending(self) -> tuple[PendingCall, ...]:
+        """The calls that wait for a word, in the order of the request; () while a turn runs."""
+        busy = self._holder is not None or self.newest is None
+        return () if busy else pending_calls(self.unfinished_turn())
+
+    def deny_pending(self, reason: str) -> tuple[v.ToolResult, ...]:
+        """Give a suspended turn up; returns the answers to its open calls, () without one."""
+        self.require_idle("deny the pending calls")
+        turn = None if self.newest is None else self.unfinished_turn()
+        if turn is None or not turn.is_suspended:
+            return ()
+        results, records = deny_all(turn, reason)
+        if turn.history is self.history:
+            self.commits.add(*records)
+        return tuple(results)
 
     def take_up(self) -> Turn:
         """Go on with the unfinished turn; its calls that had started are cut.
@@ -198,6 +218,7 @@ class Conversation:
 
         Raises:
           HistoryError: one of them answers no open call; nothing was changed.
+          TurnSuspendedError: the turn is suspended, and they do not answer all of its calls.
         """
         turn = self.turn
         problems = [
@@ -213,9 +234,14 @@ class Conversation:
             ]
         if problems:
             raise HistoryError(sorted(problems))
+        if turn is not None and turn.is_suspended:
+            if len(results) < len(turn.open_positions):
+                require_not_suspended(turn, "start a turn")
+            turn.resumed()
+            self.commits.add(r.TurnStarted(turn.number, (), resumed=True))
         for result in results:
             assert turn is not None
-            self._finish_call(turn, result)
+            self.finish_call(turn, result)
 
     def heal(self) -> tuple[v.ToolResult, ...]:
         """Answer what a crash or a load left open, and end that turn; the repair is recorded.
@@ -248,10 +274,11 @@ class Conversation:
             else:
                 made.append(stand_ins.crashed(call, started=True))
         for result in made:
-            self._finish_call(turn, result)
+            self.finish_call(turn, result)
         return tuple(made)
 
-    def _finish_call(self, turn: Turn, result: v.ToolResult) -> None:
+    def finish_call(self, turn: Turn, result: v.ToolResult) -> None:
+        """An open call of the turn on the history has its result, from elsewhere."""
         position, reply, step = turn.position_of(result.call_id), turn.reply, turn.step
         assert position is not None
         assert reply is not None
@@ -305,6 +332,7 @@ class Conversation:
         or resumes; everything else that is damaged is repaired.
         """
         self.require_idle("load a history")
+        require_not_suspended(self.turn, "replace the history")
         given = templates_first(messages)
         closed, reply, results = split_open_step(given)
         repaired, _ = reconcile_interrupted_history(closed)
@@ -334,15 +362,20 @@ class Conversation:
 
     def _record_turn(self, turn: Turn) -> None:
         """Record of ``turn``, which has closed no step here, what the history does not tell."""
-        number, reply = turn.number, turn.reply
+        number, step = turn.number, turn.open_step
         records: list[r.Record] = [r.TurnStarted(number, ())]
-        if reply is not None:
-            records.append(r.ModelFinished(number, turn.step, reply))
-            records += [r.ToolFinished(number, turn.step, each) for each in self._loaded or ()]
+        if step is not None:
+            records.append(r.ModelFinished(number, turn.step, step.reply))
             records += [
-                self.started_record(turn, reply.tool_calls[position])
+                r.ToolFinished(number, turn.step, result, tuple(step.attached.get(position, ())))
+                for position, result in enumerate(step.results)
+                if result is not None
+            ]
+            records += [
+                self.started_record(turn, step.reply.tool_calls[position])
                 for position in turn.started_positions
             ]
+            records += words_on(turn, step)
         if turn.end_reason is not None:
             records.append(r.TurnEnded(number, turn.end_reason))
         self.commits.add(*records)

@@ -55,6 +55,7 @@ def function_tool(
     inline: bool = False,
     abandon_on_cancel: bool = False,
     meta: Mapping[str, Any] | None = None,
+    needs_approval: abc.NeedsApproval = False,
 ) -> abc.Tool:
     """Make a tool of a plain function.
 
@@ -75,9 +76,7 @@ def function_tool(
       fn: a function, bound method, partial or object with ``__call__``.
       name: what the model calls it; needed where ``fn`` has no name of its own.
       timeout: seconds from when a call really starts; it cannot cut a thread short.
-      sequential: a barrier in its batch: runs alone.
-      idempotent: may be run again with the same key after a crash.
-      limiter: shared by every tool that has it.
+      sequential, idempotent, limiter, needs_approval: see `Tool`.
       inline: run a function that is not async in the task of its call, not in a
         thread; it must not block.
       abandon_on_cancel: on a cancel leave the thread behind; it goes on, and
@@ -119,6 +118,7 @@ def function_tool(
         limiter=limiter,
         threaded=not (is_async or inline),
         meta=dict(meta or {}),
+        needs_approval=needs_approval,
     )
 
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from trio_runner._shell.runner import ToolRunner
 
 
-def _is_async(function: Any) -> bool:
+def is_async(function: Any) -> bool:
+    """Whether calling ``function`` gives something to await."""
     while isinstance(function, functools.partial):
         function = function.func
     # Of the type, as Python calls it: a class with such a method is not async itself.
@@ -28,7 +29,7 @@ def _is_async(function: Any) -> bool:
 
 
 def _check_async(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-    if value is not None and not _is_async(value):
+    if value is not None and not is_async(value):
         raise TypeError(f"hook {attribute.name} is {value!r}; expected an async function (or None)")
 
 

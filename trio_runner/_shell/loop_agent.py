@@ -16,15 +16,18 @@ from trio_runner._core.compaction_plan import Compaction
 from trio_runner._core.params import RequestParams, check_seconds
 from trio_runner._core.planning import PlannedToolCall
 from trio_runner._shell.conversation import Conversation
-from trio_runner._shell.hooks import ToolRunnerHooks
+from trio_runner._shell.hooks import ToolRunnerHooks, is_async
 from trio_runner.abc import (
+    Approver,
     DeltaSink,
     Journal,
     ModelRequest,
+    NeedsApproval,
     Observer,
     Summarizer,
     Tool,
     ToolContext,
+    check_rule,
 )
 
 Durability = Literal["best_effort", "strict"]
@@ -47,6 +50,14 @@ def _check_seconds(_: object, attribute: attrs.Attribute[float], value: object) 
     check_seconds(attribute.name, value)
 
 
+def _check_approver(_: object, __: object, value: object) -> None:
+    if value is not None and not is_async(value):
+        raise TypeError(
+            f"approver is {value!r}; expected 'async def approver(request)' that returns Approve, "
+            "Deny or Defer (or None)"
+        )
+
+
 @attrs.frozen(kw_only=True)
 class LoopConfig:
     """How an agent's turns run, fixed when the agent is made.
@@ -58,6 +69,8 @@ class LoopConfig:
       summarizer: writes the summaries; None: the agent's own model.
       compaction: when and how the history is compacted by itself; None: it is not.
       trim_tool_history: take the older tool steps out of answered turns as they end.
+      approver: decides on calls that need consent; None: the turn is suspended.
+      needs_approval: calls that need it, besides those whose tools say so.
       journal, session_id: where the conversation is kept; None: nowhere.
     """
 
@@ -79,6 +92,8 @@ class LoopConfig:
         validator=attrs.validators.optional(attrs.validators.instance_of(Compaction)),
     )
     trim_tool_history: bool = attrs.field(default=False, validator=_check_flag)
+    approver: Approver | None = attrs.field(default=None, validator=_check_approver)
+    needs_approval: NeedsApproval = attrs.field(default=False, validator=check_rule)
     journal: Journal | None = None
     session_id: str | None = None
 

@@ -15,6 +15,7 @@ import trio
 import trio_runner._core.recovery as recovery
 import trio_runner._core.values as v
 import trio_runner._shell.leaving as leaving
+from trio_runner._core.approval import as_it_runs
 from trio_runner._core.convert import cap_result, result_from_value
 from trio_runner._core.errors import StrayCancellationError
 from trio_runner._core.planning import ToolTable, plan_tool_calls
@@ -49,7 +50,7 @@ async def recover(
     if step is None or not positions:
         return ()
     listed = tools if tools is not None else await call_unprotected(agent.list_tools)
-    plan = plan_tool_calls(step.reply, ToolTable(listed))
+    plan = [as_it_runs(each, step) for each in plan_tool_calls(step.reply, ToolTable(listed))]
     prefix = agent.conversation.key_prefix(turn)
     answers: list[v.ToolResult] = []
     for position in positions:

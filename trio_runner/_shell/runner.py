@@ -10,7 +10,7 @@ is who may call what when: entering, iterating, leaving, and what hooks may do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self
 
@@ -36,6 +36,7 @@ from trio_runner._core.params import DEFAULT_PARAMS, RequestParams
 from trio_runner._core.reconcile import HistoryRollbackState
 from trio_runner._core.turn import Phase
 from trio_runner._core.validity import input_problems
+from trio_runner._shell.consent import check_decisions
 from trio_runner._shell.context import runs_inside
 from trio_runner._shell.ending import Ending, LeftElsewhere
 from trio_runner._shell.given import Input as Input
@@ -70,6 +71,7 @@ class ToolRunner:
       tools: instead of the agent's, for this turn.
       resume: go on with the agent's unfinished turn; ``messages`` must be ().
       unknown: asked, when resuming, about each call that a crash cut.
+      decisions: when resuming, words on calls that wait; see `ToolAgent.resume`.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class ToolRunner:
         tools: Sequence[Tool] | None = None,
         resume: bool = False,
         unknown: UnknownPolicy | None = None,
+        decisions: Mapping[str, object] | None = None,
     ) -> None:
         config = agent.config
         self._agent: Final = agent
@@ -94,6 +97,9 @@ class ToolRunner:
             raise ValueError("unknown= is asked when a turn is resumed, and this one is new")
         if unknown is not None and not callable(unknown):
             raise TypeError(f"unknown is {unknown!r}; expected 'async def policy(unknown)'")
+        if decisions is not None and not resume:
+            raise ValueError("decisions= are for a turn that is resumed, and this one is new")
+        self._decisions: Final = dict(decisions or {})
         self._resume: Final = resume
         self._unknown: Final = unknown
         base = config.params.over(DEFAULT_PARAMS)
@@ -267,6 +273,7 @@ class ToolRunner:
           BusyError: the agent has a turn running, or this runner was used before.
           HistoryError: the input is no valid message.
           NothingToResumeError: there is no unfinished turn.
+          DecisionError, TurnSuspendedError: as `ToolAgent.resume`.
         """
         await trio.lowlevel.checkpoint()
         if self._steps is not None:
@@ -280,16 +287,18 @@ class ToolRunner:
             )
         self._conversation.acquire(self)
         try:
-            max_bytes = self._params.max_result_bytes
-            self._begin(
-                await recover(self._agent, self._tools, self._unknown, max_bytes)
-                if self._resume
-                else ()
-            )
+            self._begin(await self._recover() if self._resume else ())
         except BaseException:
             self._conversation.release(self)
             raise
         return self
+
+    async def _recover(self) -> tuple[v.ToolResult, ...]:
+        turn = self._conversation.unfinished_turn()
+        can_ask = self._agent.config.approver is not None
+        check_decisions(turn, self._decisions, can_ask=can_ask)
+        max_bytes = self._params.max_result_bytes
+        return await recover(self._agent, self._tools, self._unknown, max_bytes)
 
     def _begin(self, recovered: tuple[v.ToolResult, ...]) -> None:
         given, results = self._input
@@ -307,6 +316,7 @@ class ToolRunner:
             tools=self._tools,
             resume=self._resume,
             recovered=recovered,
+            decisions=self._decisions,
             can_cancel_calls=self.is_held
             or self._hooks != ToolRunnerHooks()
             or self._notices.listening,

@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -28,6 +28,7 @@ import trio_runner._core.recovery as recovery
 import trio_runner._core.stand_ins as stand_ins
 import trio_runner._core.values as v
 import trio_runner._shell.passing as passing
+from trio_runner._core.approval import pending_calls
 from trio_runner._core.copies import own_message
 from trio_runner._core.errors import HistoryError, LimitReachedError
 from trio_runner._core.limits import LimitReached
@@ -38,9 +39,11 @@ from trio_runner._core.turn import Finished, Phase, RunTools, Turn
 from trio_runner._shell.batch import Batch, BatchServices
 from trio_runner._shell.commits import Commits
 from trio_runner._shell.compacting import Compactor
+from trio_runner._shell.consent import carry_out, require_not_suspended, tell_decided
 from trio_runner._shell.context import TurnContext
 from trio_runner._shell.ending import Ending
 from trio_runner._shell.finalising import finalise
+from trio_runner._shell.guarded import GuardedBatch, needs_guard
 from trio_runner._shell.hooks import MessageHook, ToolRunnerHooks
 from trio_runner._shell.ki import call_unprotected
 from trio_runner._shell.limits import (
@@ -70,6 +73,7 @@ class Steps:
       tools: instead of the agent's.
       resume: go on with the agent's unfinished turn.
       recovered: answers to its calls that a crash cut; the others of them run again.
+      decisions: words on its calls that wait for one, by call id.
       can_cancel_calls: somebody can reach `cancel_call`.
 
     Raises:
@@ -90,6 +94,7 @@ class Steps:
         tools: Sequence[Tool] | None,
         resume: bool,
         recovered: tuple[v.ToolResult, ...],
+        decisions: Mapping[str, object],
         can_cancel_calls: bool,
     ) -> None:
         self._runner: Final = runner
@@ -132,12 +137,16 @@ class Steps:
         )
         strict = self._config.durability == "strict"
         conversation.commits.begin_turn(self.ending.commit_failed, strict=strict)
-        self.commits.add(r.TurnStarted(self.turn.number, given, resume))
+        step = self.turn.step
+        decided = carry_out(self.turn, decisions, params.max_result_bytes) if decisions else []
+        # One commit, so that a crash finds all of the decisions or none.
+        self.commits.add(r.TurnStarted(self.turn.number, given, resume), *decided)
         conversation.tells_last_turn(self.ending.last_turn)
         conversation.grace_deadline = -math.inf
         notices.begin(self.turn.number)
         if notices.listening:
             notices.tell(ev.TurnStarted, given, resume)
+            tell_decided(notices, step, decisions, decided)
         for result in recovered:
             self._answer(result)
         if resume:
@@ -156,7 +165,11 @@ class Steps:
 
     def _new_turn(self, given: tuple[v.Message, ...], results: tuple[v.ToolResult, ...]) -> Turn:
         conversation = self._conversation
+        if conversation.newest is not conversation.turn:
+            require_not_suspended(conversation.newest, "start a turn")
         if self.params.use_history:
+            if not results:
+                require_not_suspended(conversation.turn, "start a turn")
             conversation.match_results(results)
             conversation.heal()
             turn = conversation.new_turn()
@@ -170,7 +183,9 @@ class Steps:
     # --- one step ---------------------------------------------------------------
 
     async def step(self) -> v.Message | None:
-        """From one message to the next; None when a limit ended the turn before there was one.
+        """From one message to the next; None when the turn ended before there was one.
+
+        Calls that wait for a word suspended it, or a limit ended it.
 
         Raises:
           LimitReachedError: the turn has no message at all.
@@ -178,6 +193,8 @@ class Steps:
         turn = self.turn
         if type(turn.next_action()) is RunTools:
             await self._run_tools()
+            if turn.is_suspended:
+                return None
         reply = await self._pass_through()
         if reply is None and type(turn.next_action()) is Finished:
             # A crash came between the answer and the end of its turn.
@@ -312,11 +329,15 @@ class Steps:
                 self._resume,
                 self._context,
             )
-            self.batch = Batch(turn, plan_tool_calls(reply, self._table), services)
+            guard = needs_guard(self._config, self._listed, turn.open_step)
+            make = GuardedBatch if guard else Batch
+            self.batch = make(turn, plan_tool_calls(reply, self._table), services)
             try:
                 await self._run_batch(reply, self.batch)
             finally:
                 self.batch = None
+            if turn.is_suspended:
+                return
         else:
             # Nothing is left to run, but the model must not hear of answers that are not durable.
             await self._settle()
@@ -335,6 +356,9 @@ class Steps:
                 raise
         try:
             await batch.run()
+            if turn.reply is not None and not batch.is_fatal:
+                await self._suspend(reply, batch)
+                return
             if not batch.is_fatal:  # else the turn ends, and what it waits for is bounded by grace
                 await self._settle()
         except BaseException:
@@ -346,6 +370,18 @@ class Steps:
             results = turn.results
             assert results is not None
             await self._tell(self._hooks.after_tool_call, results)
+
+    async def _suspend(self, reply: v.Message, batch: Batch) -> None:
+        """Calls are open on which nobody has a word yet: the turn ends with them."""
+        turn = self.turn
+        batch.hold_open()
+        turn.suspend()
+        self.ending.answer = reply
+        self.commits.add(r.TurnEnded(turn.number, v.EndReason.SUSPENDED))
+        if self._notices.listening:
+            self._notices.tell(ev.TurnSuspended, turn.step, pending_calls(turn))
+        await self._settle()
+        self.ending.tell()
 
     def withdraw(self, call_id: str) -> bool:
         """Answer an open call whose batch has not begun; False when none has that id."""

@@ -33,6 +33,7 @@ class ToolOptions(TypedDict, total=False):
       inline: run a function that is not async on the loop's thread; it must not block.
       abandon_on_cancel: on a cancel leave the thread of a sync function behind.
       meta: yours; kept with the tool.
+      needs_approval: whether its calls need consent; see `trio_runner.abc.NeedsApproval`.
     """
 
     name: str | None
@@ -45,6 +46,7 @@ class ToolOptions(TypedDict, total=False):
     inline: bool
     abandon_on_cancel: bool
     meta: Mapping[str, Any] | None
+    needs_approval: abc.NeedsApproval
 
 
 class _FunctionTools(Protocol):
