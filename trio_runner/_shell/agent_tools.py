@@ -17,6 +17,7 @@ so all of the contract holds for it; what is here joins it to the turn around it
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeGuard, cast
@@ -29,15 +30,17 @@ import trio_runner._core.nested as nested
 import trio_runner._core.records as r
 import trio_runner._core.values as v
 from trio_runner._core.convert import describe_error
-from trio_runner._core.errors import InvalidArgumentsError
+from trio_runner._core.errors import InvalidArgumentsError, JournalError
 from trio_runner._core.validity import has_content
 from trio_runner._shell.context import CallContext, CutTurn, running_call
 from trio_runner._shell.ki import call_sync_unprotected
 from trio_runner._shell.tools import as_tool
-from trio_runner.abc import Limiter, Tool, ToolContext
+from trio_runner.abc import Journal, JournalSession, Limiter, Tool, ToolContext
 
 if TYPE_CHECKING:
     from trio_runner._shell.agent import ToolAgent
+
+_log: Final = logging.getLogger("trio_runner")
 
 #: Makes the input of a child's turn from the arguments of its call.
 PromptMaker = Callable[[v.JSONObject], str | v.Message]
@@ -232,14 +235,17 @@ class _NestedCall:
         self._around: Final = around
         self._attempt: Final = context.attempt
         self._mode: Final = mode
-        journal = session = None
+        journal = None
         if around is not None:
             # As durable as the record that this call has started.
             journal = around.turn.journal
             if journal is None:
                 journal = child.config.journal
-            session = nested.nested_session_id(context.idempotency_key)
-        self._session: Final = session if journal is not None else None
+        if journal is None:
+            self._session: str | None = None
+        else:
+            self._session = nested.nested_session_id(context.idempotency_key)
+            journal = _InTime.of(journal, child.config.commit_timeout)
         self._clone: Final = child.clone(
             journal=journal,
             session=self._session,
@@ -254,6 +260,8 @@ class _NestedCall:
                 result = await self._ask(prompt)
         except Exception as error:  # noqa: BLE001  the tool border: whatever the child ends with
             if result is None:
+                # The model reads what it was; where it came from is for whoever runs this.
+                _log.warning("agent %r failed as a tool", self._clone.name, exc_info=error)
                 return self._failed(error)
             # It has answered; what its close raises must not take that away.
             if self._around is not None:
@@ -324,6 +332,34 @@ class _NestedCall:
             began = conversation.grace_deadline - self._clone.config.grace
             spent = trio.current_time() - began if began > -math.inf else 0.0
             self._around.cut = CutTurn(self._meta(), spent)
+
+
+class _InTime:
+    """A journal whose sessions are opened within ``timeout`` seconds, or not at all.
+
+    Whoever enters an agent sees that its store hangs; nobody sees it of one that is a tool.
+    """
+
+    def __init__(self, journal: Journal, timeout: float) -> None:
+        self._journal: Final = journal
+        self._timeout: Final = timeout
+
+    @classmethod
+    def of(cls, journal: Journal, timeout: float) -> _InTime:
+        """The same for ``journal``, which may be such a one already."""
+        match journal:
+            case _InTime():
+                return cls(journal._journal, timeout)
+            case _:
+                return cls(journal, timeout)
+
+    async def open(self, session_id: str) -> JournalSession:
+        with trio.move_on_after(self._timeout):
+            return await self._journal.open(session_id)
+        raise JournalError(
+            f"session {session_id!r} was not open after {self._timeout:g} s (commit_timeout); "
+            "its store hangs. Nothing was run"
+        )
 
 
 class _Relay:
