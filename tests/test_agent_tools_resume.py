@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import trio
-import trio.testing
 
 import trio_runner as tr
 import trio_runner.records as r
@@ -217,9 +216,7 @@ async def test_a_turn_that_ended_in_an_error_is_tried_again() -> None:
     assert firm.ran == []
 
 
-async def test_two_processes_with_one_file(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_two_processes_with_one_file(tmp_path: Path) -> None:
     """The same with a file: what the first one left, the second one finds."""
     whole = await lived()
     firm = Firm(tr.SqliteJournal(tmp_path / "j.db"))

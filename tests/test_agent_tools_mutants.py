@@ -1,0 +1,171 @@
+"""The sweep of a turn that asks another agent finds what it is there for: each planted fault.
+
+A mutant is a copy of the package with one change; a process of its own sweeps such a turn with
+it, as ``test_sweep_agent_tools.py`` does. The same sweeps find nothing in the unchanged package.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+from typing import Any
+
+import attrs
+import pytest
+
+import trio_runner
+
+PACKAGE = pathlib.Path(trio_runner.__file__).parent
+SWEEP = pathlib.Path(__file__).parent / "test_sweep_agent_tools.py"
+
+RUN = """
+import importlib.util, json, logging, sys
+
+spec = importlib.util.spec_from_file_location("swept", sys.argv[1])
+swept = sys.modules["swept"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(swept)
+logging.getLogger("trio_runner").propagate = False
+turn, faults = json.loads(sys.argv[2])
+report = swept.sweep(swept.NestedTurn(**turn), faults=faults, seeds=[0], max_failures=20)
+print(json.dumps([v for failure in report.failures for v in failure.violations]))
+"""
+
+
+@attrs.frozen
+class Mutant:
+    """A change to one file, and what a sweep says of it.
+
+    Attributes:
+      old: stands in the file exactly once.
+      says: stands in a violation.
+      turn, fault: what is swept.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    says: str
+    turn: dict[str, Any]
+    fault: str = "cancel"
+
+
+MUTANTS = [
+    Mutant(
+        "a_call_that_is_cut_does_not_name_its_turn",
+        "_shell/agent_tools.py",
+        "            self._leave_note()\n",
+        "",
+        "and its call says {}",
+        {},
+    ),
+    Mutant(
+        "the_note_of_a_cut_call_is_dropped",
+        "_core/turn.py",
+        "        self._step.notes[position] = meta\n",
+        "        pass\n",
+        "and its call says {}",
+        {},
+    ),
+    Mutant(
+        "usage_is_counted_twice",
+        "_shell/agent_tools.py",
+        "else last.total_usage\n",
+        "else last.total_usage + last.usage\n",
+        "; the sum is ",
+        {},
+    ),
+    Mutant(
+        "a_cancel_that_reaches_the_child_is_its_error",
+        "_shell/agent_tools.py",
+        "            self._leave_note()\n            raise\n",
+        "            return self._failed(None)\n",
+        "both turns were interrupted, and the call is error",
+        {},
+    ),
+    Mutant(
+        "where_an_error_came_from_is_told_to_nobody",
+        "_shell/agent_tools.py",
+        '_log.warning("agent %r failed as a tool", self._clone.name, exc_info=error)',
+        "pass",
+        "C7: an error was lost",
+        {"watched": True},
+        "model_error",
+    ),
+    Mutant(
+        "the_opening_of_a_nested_session_has_no_bound",
+        "_shell/agent_tools.py",
+        "        with trio.move_on_after(self._timeout):\n",
+        "        if self._timeout:\n",
+        "C6: ",
+        {"delay": 0.5, "watched": True},
+        "journal_hang",
+    ),
+    Mutant(
+        "errors_are_passed_through",
+        "_core/nested.py",
+        "    if result.status is not v.CallStatus.OK:\n        return False\n",
+        "",
+        "a result was passed through that is error",
+        {"passes": True, "watched": True},
+        "model_error",
+    ),
+    Mutant(
+        "what_was_passed_through_is_not_recorded",
+        "_shell/steps.py",
+        "            self.commits.add(r.PassedThrough(turn.number, message))\n",
+        "",
+        "C3: memory and session differ",
+        {"passes": True},
+    ),
+    Mutant(
+        "the_child_is_kept_nowhere",
+        "_shell/steps.py",
+        "self._config.journal if self.commits.keeps else None",
+        "None",
+        "'session': None",
+        {},
+    ),
+]
+#: Each sweep that is asked of a mutant.
+SWEEPS = [json.loads(each) for each in {json.dumps([m.turn, [m.fault]]) for m in MUTANTS}]
+
+
+def found_in(root: pathlib.Path, turn: dict[str, Any], faults: list[str]) -> list[str]:
+    """What the sweep says of the package below ``root``."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", RUN, str(SWEEP), json.dumps([turn, faults])],
+        env={**os.environ, "PYTHONPATH": str(root)},
+        cwd=root,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: list[str] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.mutant
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_planted_fault_is_caught(mutant: Mutant, tmp_path: pathlib.Path) -> None:
+    shutil.copytree(PACKAGE, tmp_path / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
+    path = tmp_path / PACKAGE.name / mutant.file
+    source = path.read_text()
+    assert source.count(mutant.old) == 1, f"{mutant.name}: not one {mutant.old!r}"
+    path.write_text(source.replace(mutant.old, mutant.new))
+    found = found_in(tmp_path, mutant.turn, [mutant.fault])
+    assert any(mutant.says in each for each in found), found
+
+
+@pytest.mark.slow
+@pytest.mark.mutant
+def test_the_same_sweeps_find_nothing_in_the_unchanged_package() -> None:
+    for turn, faults in SWEEPS:
+        assert found_in(PACKAGE.parent, turn, faults) == []
