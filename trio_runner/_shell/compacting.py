@@ -124,7 +124,7 @@ class Compactor:
         self._turn: Final = turn
         self._window: Final = window
         given = summarizer if summarizer is not None else agent.config.summarizer
-        self._summarizer: Final = given if given is not None else ModelSummarizer(agent)
+        self._summarizer: Final = given if given is not None else ModelSummarizer.of_agent(agent)
         self._instruction_tokens: Final = text_tokens(agent.config.instruction or "")
         #: The tools that were measured last, and what came of it.
         self._tools: Sequence[Tool] = ()

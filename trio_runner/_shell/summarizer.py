@@ -9,11 +9,12 @@ from typing import Final
 
 import trio_runner._core.values as v
 from trio_runner._core.compaction_plan import check_count
-from trio_runner._core.errors import ModelReplyError
+from trio_runner._core.errors import CompactionError, ModelReplyError
 from trio_runner._core.normalise import normalise_reply
 from trio_runner._core.params import DEFAULT_PARAMS, RequestParams
 from trio_runner._core.transcript import transcript
 from trio_runner._core.validity import has_content
+from trio_runner._shell.limits import before_model_call, scopes_around, usage_names
 from trio_runner.abc import Model, ModelRequest, SummaryRequest
 
 #: What `ModelSummarizer` asks for, unless it is given an instruction.
@@ -58,15 +59,27 @@ class ModelSummarizer:
             raise TypeError(f"model is {model!r}; expected an object with 'async def reply'")
         check_count("max_part_characters", max_part_characters, 100)
         self.model: Model = model
+        #: Whose ``model`` has the name that a price may stand under.
+        self._priced: object = self
         self._instruction = instruction
         self._params = (params if params is not None else RequestParams()).over(DEFAULT_PARAMS)
         self._heading = heading
         self._max_part_characters = max_part_characters
 
+    @classmethod
+    def of_agent(cls, agent: Model) -> ModelSummarizer:
+        """One that asks an agent's own model, by the agent's ``reply``."""
+        summarizer = cls(agent)
+        summarizer._priced = agent
+        return summarizer
+
     async def summarise(self, request: SummaryRequest) -> v.Message:
         """The summary, a user message that has the usage of the call. Checkpoint: as the model.
 
+        The call counts in the limit scopes around, as any call of a model.
+
         Raises:
+          CompactionError: a scope around has no model call left, or no tokens.
           ModelReplyError: the model answered with no text, with calls, or not to the end.
         """
         words = max(1, request.target_tokens * _WORDS_PER_HUNDRED_TOKENS // 100)
@@ -76,8 +89,17 @@ class ModelSummarizer:
             f"<conversation>\n{text}\n</conversation>"
         )
         asked = ModelRequest((question,), (question,), (), self._params, self._instruction)
+        scopes = scopes_around()
+        for scope in scopes:
+            scope.price(usage_names(self._priced))
+        if (limit := before_model_call(scopes)) is not None:
+            raise CompactionError(f"{limit}, so the model is not asked")
+        for scope in scopes:
+            scope.take_model_calls()
         raw = await self.model.reply(asked, _drop)
         reply = normalise_reply(raw, frozenset())
+        for scope in scopes:
+            scope.add(reply.usage, usage_names(self._priced, reply))
         if reply.stop_reason not in _USABLE:
             raise ModelReplyError(
                 f"the summary ended with stop reason {reply.stop_reason!r}; expected a whole one"
