@@ -19,8 +19,9 @@ import trio
 
 import trio_runner as tr
 import trio_runner.abc as abc
+import trio_runner_adapters.mcp._http as http
 from trio_runner.testing import ScriptedModel
-from trio_runner_adapters.mcp import McpServerError, McpToolset
+from trio_runner_adapters.mcp import Callbacks, LogLevel, McpServerError, McpToolset
 
 #: Seconds after which a test takes something for hanging.
 LONG = 30.0
@@ -503,6 +504,75 @@ async def test_a_stream_that_never_goes_on_is_given_up() -> None:
     async with serving(broken, GET=dropped) as web, toolset(web) as made:
         assert (await call(made)).status == "interrupted"
     assert web.count("GET") < 20
+
+
+async def test_the_stream_of_an_older_server_is_asked_for_again_however_often_it_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http, "_RETRY", 0.01)
+    monkeypatch.setattr(http, "_LONGEST_RETRY", 0.02)
+    heard = trio.Event()
+    tools = [TOOL]
+
+    async def listed(exchange: Exchange) -> None:
+        await exchange.answer({"tools": tools})
+
+    async def stream(exchange: Exchange) -> None:
+        if web.count("GET") <= 8:
+            await exchange.reply(status=503)
+            return
+        tools.append({**TOOL, "name": "new"})  # it changed while nobody could hear of it
+        await exchange.begin_events()
+        heard.set()
+        await trio.sleep_forever()
+
+    async with serving(done, GET=stream, tools_list=listed) as web, toolset(web) as made:
+        assert len(await made.list_tools()) == 1
+        with trio.fail_after(LONG):
+            await heard.wait()
+            while len(await made.list_tools()) == 1:
+                await trio.sleep(0.01)
+
+
+async def test_a_server_without_a_stream_of_its_own_is_asked_for_it_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http, "_RETRY", 0.001)
+    async with serving() as web, toolset(web) as made:
+        await web.wait_asked("GET")
+        for _ in range(20):
+            await call(made)
+        assert web.count("GET") == 1
+
+
+@pytest.mark.parametrize(
+    ("has_it", "level", "expected"),
+    [(True, "warning", ["warning"]), (False, "warning", []), (True, None, [])],
+)
+async def test_an_older_server_is_asked_for_log_messages_if_it_has_them(
+    *, has_it: bool, level: LogLevel | None, expected: list[str]
+) -> None:
+    asked: list[Any] = []
+
+    async def initialize(exchange: Exchange) -> None:
+        result: dict[str, Any] = {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {"tools": {}, **({"logging": {}} if has_it else {})},
+            "serverInfo": {"name": "web", "version": "1"},
+        }
+        await exchange.answer(result)
+
+    async def set_level(exchange: Exchange) -> None:
+        asked.append(exchange.rpc["params"]["level"])
+        await exchange.refuse(400, "no such level")  # and goes on
+
+    handlers = {"initialize": initialize, "logging_setLevel": set_level}
+    callbacks = Callbacks(log_level=level)
+    async with serving(**handlers) as web, toolset(web, callbacks=callbacks) as made:
+        if expected:
+            await web.wait_asked("logging/setLevel")
+        assert (await call(made)).text == "done"
+    assert asked == expected
 
 
 # --- losses ---------------------------------------------------------------------

@@ -232,8 +232,8 @@ class Callbacks:
       on_log: is told each log message in place of the logger
         ``trio_runner_adapters.mcp.SERVER``. Beyond 200 within ten seconds they are
         dropped and counted.
-      log_level: asks a server of the protocol of 2026 and later for messages of this level
-        and above; None for none. Older servers decide by themselves.
+      log_level: asks the server for messages of this level and above. With None a server of
+        the protocol of 2026 and later sends none, and an older one decides by itself.
       timeout: seconds for one answer, those in which it waits for a slot included.
     """
 

@@ -23,8 +23,10 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import attrs
 import mcp
+import mcp_types as m
 import trio
 from mcp.client import Transport
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 import trio_runner_adapters._main_task as main_task
 import trio_runner_adapters.mcp._errors as errors
@@ -35,6 +37,8 @@ _log = logging.getLogger("trio_runner_adapters.mcp")
 
 #: Seconds that leaving the SDK's client may take when the close was asked for.
 CLIENT_EXIT_TIMEOUT: Final = 1.0
+#: Seconds that a server may take to answer which log messages it is asked for.
+_LEVEL_TIMEOUT: Final = 10.0
 #: Seconds that a call whose connection has ended waits to learn whether a Ctrl-C ended it.
 _UNWIND_TIMEOUT: Final = 1.0
 #: Called once, synchronously, when a link has ended by itself.
@@ -242,11 +246,13 @@ class Connection:
 
     async def _hold(self, link: Link) -> None:
         transport = wires.WiredTransport(link, self._wire)
-        async with mcp.Client(
-            transport, mode=self._plan.mode, cache=None, **self._plan.client_options()
-        ) as client:
+        options = self._plan.client_options()
+        async with mcp.Client(transport, mode=self._plan.mode, cache=None, **options) as client:
             self._wire.version = client.protocol_version
             async with trio.open_nursery(strict_exception_groups=True) as nursery:
+                level = options.get("log_level")
+                if level is not None and _takes_a_level(client):
+                    nursery.start_soon(self._set_log_level, client, level)
                 await self.tools.start(client, nursery)
                 self._ready(client)
                 await self._wake.wait()
@@ -254,6 +260,17 @@ class Connection:
                 self._over("has ended its connection")
                 self.client = None
                 nursery.cancel_scope.cancel()
+
+    @trio.lowlevel.enable_ki_protection
+    async def _set_log_level(self, client: mcp.Client, level: Any) -> None:
+        """Ask for log messages; a server that says no, or nothing, decides by itself."""
+        with trio.move_on_after(_LEVEL_TIMEOUT):
+            try:
+                # Not the client's own method: it is deprecated with the whole feature.
+                asked = m.SetLevelRequest(params=m.SetLevelRequestParams(level=level))
+                await client.session.send_request(asked, m.EmptyResult)
+            except Exception as error:  # noqa: BLE001 - border: whatever the SDK raises
+                _log.debug("MCP server %r: no log level: %s", self._name, errors.said(error))
 
     def _say_unwound(self) -> None:
         # In the order of what was handed to trio's queue: behind a Ctrl-C for the main task.
@@ -309,6 +326,14 @@ class Connection:
             _log.warning("MCP server %r: error while closing: %s", self._name, errors.said(error))
         else:
             self._over(f"could not be started: {errors.said(error)}")
+
+
+def _takes_a_level(client: mcp.Client) -> bool:
+    """Whether the server is of the older protocol, where the level is asked for once."""
+    return (
+        client.protocol_version not in MODERN_PROTOCOL_VERSIONS
+        and client.server_capabilities.logging is not None
+    )
 
 
 def _run_is_over() -> bool:

@@ -41,6 +41,11 @@ _log = logging.getLogger("trio_runner_adapters.mcp")
 _RETRY: Final = 1.0
 #: The least of it: a server that ends its streams at once must not keep us busy.
 _LEAST_RETRY: Final = 0.05
+#: The most that it becomes for the stream in which a server speaks when it wants to.
+_LONGEST_RETRY: Final = 60.0
+_OK: Final = 200
+#: How a server says that it has no such stream, or that the session is over.
+_NO_STREAM: Final = (404, 405, 501)
 #: Attempts in a row to get a stream back, and in all for one request.
 _ATTEMPTS: Final = 3
 _MAX_RESUMPTIONS: Final = 100
@@ -54,6 +59,12 @@ _NOTICE_TIMEOUT: Final = 30.0
 _TAKEN_BACK_TIMEOUT: Final = 10.0
 #: The pool has closed its sockets long before.
 _POOL_TIMEOUT: Final = 1.0
+
+
+#: What a stream that was away may not have told.
+_CHANGED: Final = m.JSONRPCNotification(
+    jsonrpc="2.0", method="notifications/tools/list_changed", params=None
+)
 
 
 @attrs.define(eq=False)
@@ -72,6 +83,8 @@ class _Place:
     last_id: str | None = None
     retry: float = _RETRY
     answered: bool = False
+    #: Whether something may have been said since the stream before it.
+    has_gap: bool = False
     #: Answers in it that bore the id of another request.
     strays: int = 0
 
@@ -328,13 +341,13 @@ class HttpLink:
             if place.last_id is None or failures == _ATTEMPTS:
                 break
             await trio.sleep(place.retry)
-            failures = 0 if await self._more(request, place) else failures + 1
+            failures = 0 if await self._more(request, place) == _OK else failures + 1
             if place.answered:
                 return
         raise web.WebError("the stream ended without the answer", loss=errors.Loss.UNKNOWN)
 
-    async def _more(self, request: m.JSONRPCRequest | None, place: _Place) -> bool:
-        """Follow one more stream; return whether the server gave it."""
+    async def _more(self, request: m.JSONRPCRequest | None, place: _Place) -> int:
+        """Follow one more stream; return the HTTP status, 0 for none."""
         headers = self._own_headers() | {"accept": "text/event-stream"}
         if place.last_id is not None:
             headers[web.LAST_EVENT_ID] = place.last_id
@@ -342,23 +355,31 @@ class HttpLink:
             async with web.requested(
                 self._client, "GET", self._server.url, headers=headers
             ) as response:
-                if response.status_code != 200 or _kind(response) != "text/event-stream":
-                    return False
-                await self._follow(response, request, place)
-                return True
+                if response.status_code == _OK and _kind(response) != "text/event-stream":
+                    return 0
+                if response.status_code == _OK:
+                    if place.has_gap:
+                        await self._inbox.put(_CHANGED)
+                    await self._follow(response, request, place)
+                return response.status_code
         except Exception as error:  # noqa: BLE001 - border: the HTTP library, an ``auth``
             _log.debug("MCP server %r: no stream: %s", self._name, errors.said(error))
-            return False
+            return 0
 
     @trio.lowlevel.enable_ki_protection
     async def _hear(self) -> None:
         """Hold the stream open in which an older server speaks when it wants to."""
         if self._session_id is None:
             return
-        place, failures = _Place(), 0
-        while failures < _ATTEMPTS:
-            failures = 0 if await self._more(None, place) else failures + 1
-            await trio.sleep(max(place.retry, _RETRY))
+        place, pause = _Place(), _RETRY
+        while True:
+            status = await self._more(None, place)
+            if status in _NO_STREAM:
+                return
+            # What was said meanwhile is lost, unless the stream goes on where it stood.
+            place.has_gap = place.last_id is None
+            pause = max(place.retry, _RETRY) if status == _OK else min(2 * pause, _LONGEST_RETRY)
+            await trio.sleep(pause)
 
     @trio.lowlevel.enable_ki_protection
     async def _tell(self, body: bytes, headers: dict[str, str]) -> None:

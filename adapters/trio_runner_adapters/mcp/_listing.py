@@ -16,6 +16,8 @@ import mcp
 import mcp_types as m
 import mcp_types.methods
 import trio
+from mcp.shared.inbound import find_invalid_x_mcp_header
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 import trio_runner_adapters.mcp._errors as errors
 import trio_runner_adapters.mcp._schemas as schemas
@@ -105,6 +107,12 @@ class ListingFilter:
         if (problem := schemas.input_schema_problem(tool.get("inputSchema"))) is not None:
             self._leave_out(name, f"its input schema cannot be used: {problem}")
             return None
+        if version in MODERN_PROTOCOL_VERSIONS and (
+            problem := find_invalid_x_mcp_header(tool["inputSchema"])
+        ):
+            # The protocol has clients drop it, and the SDK does so without a word to us.
+            self._leave_out(name, f"its header annotations cannot be used: {problem}")
+            return None
         tool["inputSchema"] = schemas.completed(tool["inputSchema"])
         output_schema = tool.pop("outputSchema", None)
         try:
@@ -128,7 +136,7 @@ class ListingFilter:
         self.output_schemas[name] = cast("dict[str, Any]", schema)
 
     def _leave_out(self, tool: str, reason: str) -> None:
-        self._left_out.append(LeftOut(errors.shortened(tool, 100), reason))
+        self._left_out.append(LeftOut(errors.shortened(tool, 100), errors.shortened(reason)))
 
 
 async def list_all(client: mcp.Client) -> tuple[list[m.Tool], str | None]:

@@ -68,7 +68,8 @@ def _block(block: Any, version: str) -> Any:
             clean = "".join(data.split())  # some wrap it into lines
             if not mime_type or not clean or not _is_base64(clean):
                 return _note("a content block", block, "its data or its type cannot be used")
-            block = {**cast("dict[str, Any]", block), "data": clean}
+            if clean != data:
+                block = {**cast("dict[str, Any]", block), "data": clean}
         case _:
             pass
     problem = _problem({"content": [block]}, version)

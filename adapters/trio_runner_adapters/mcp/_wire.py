@@ -24,6 +24,7 @@ from mcp.shared.dispatcher import as_request_id, coerce_request_id
 from mcp.shared.message import SessionMessage
 from mcp_types.jsonrpc import JSONRPCMessage
 
+import trio_runner_adapters.mcp._entries as entries
 import trio_runner_adapters.mcp._listing as listing
 import trio_runner_adapters.mcp._results as results
 import trio_runner_adapters.mcp._streams as streams
@@ -32,6 +33,9 @@ _log = logging.getLogger("trio_runner_adapters.mcp")
 
 #: Requests of the server that may be open at a time; more are dropped.
 _MAX_THEIRS: Final = 100
+
+#: Entries of a page that are named in the log when they are left out; more are counted.
+_LOGGED: Final = 50
 
 _TOOLS_CHANGED: Final = "notifications/tools/list_changed"
 
@@ -151,10 +155,19 @@ class Wire:
                 result = await self.listing.judged(answer.result, self.version, cursor)
             case results.CALL_METHOD:
                 result = results.judged(answer.result, self.version)
+            case _ if method in entries.KINDS:
+                result, left_out = await entries.judged(answer.result, self.version, method)
+                self._say_left_out(entries.KINDS[method].word, left_out)
             case _:
                 return answer
         same = result is answer.result
         return answer if same else answer.model_copy(update={"result": result})
+
+    def _say_left_out(self, word: str, left_out: list[tuple[str, str]]) -> None:
+        for name, reason in left_out[:_LOGGED]:
+            _log.warning("MCP server %r, %s %r left out: %s", self._name, word, name, reason)
+        if (more := len(left_out) - _LOGGED) > 0:
+            _log.warning("MCP server %r: %d more of it left out", self._name, more)
 
     def _admit(self, request_id: m.RequestId) -> bool:
         if request_id not in self._theirs and len(self._theirs) < _MAX_THEIRS:
