@@ -233,3 +233,69 @@ async def test_what_a_call_that_was_stopped_alone_has_used_is_no_part_of_the_tur
         await trio.sleep(20)
         nursery.cancel_scope.cancel()
     assert trio.current_time() - began == pytest.approx(25.0)
+
+
+async def test_a_session_that_cannot_be_opened_in_time_is_an_error_of_the_call(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    class Journal(tr.MemoryJournal):
+        async def open(self, session_id: str) -> Any:
+            if session_id != "s":
+                await trio.sleep_forever()
+            return await super().open(session_id)
+
+    inner = agent_of("inner", "never asked", commit_timeout=7.0)
+    child = agent_of("bob", asking("inner"), "bob", tools=[inner], commit_timeout=3.0)
+    agent = agent_of("a", asking("bob"), "done", tools=[child], journal=Journal(), session="s")
+    async with agent:
+        began = trio.current_time()
+        await agent.generate("go")
+        assert trio.current_time() - began == pytest.approx(3.0)
+    (result,) = results_of(agent)
+    assert result.status is tr.CallStatus.ERROR
+    assert "could not be asked" in result.text
+    assert "was not open after 3 s (commit_timeout); its store hangs" in result.text
+
+
+# --- limits and consent -----------------------------------------------------------------
+
+
+async def test_a_limit_around_the_turn_reaches_the_turns_inside() -> None:
+    async def work() -> str:
+        return "worked"
+
+    child = agent_of("bob", call("work", id="w"), "never asked for", tools=[work])
+    agent = agent_of("a", asking("bob"), "never asked for", tools=[child])
+    with tr.limits(model_calls=2) as scope:
+        await agent.generate("go")
+    assert scope.spent.model_calls == 2
+    (result,) = results_of(agent)
+    assert "its turn ended limit" in result.text
+    assert agent.last_turn is not None
+    assert agent.last_turn.end_reason is tr.EndReason.LIMIT
+
+
+async def test_a_child_that_is_suspended_is_an_error_that_says_so() -> None:
+    outside = tr.external_tool("outside", "Somebody else does it.", {"type": "object"})
+    child = agent_of("bob", call("outside", id="o"), tools=[outside])
+    agent = agent_of("a", asking("bob"), "I see", tools=[child])
+    await agent.generate("go")
+    (result,) = results_of(agent)
+    assert result.status is tr.CallStatus.ERROR
+    assert "Agent 'bob' gave no answer: its turn ended suspended" in result.text
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_asking_an_agent_may_need_consent(allowed: bool) -> None:
+    async def decide(_: tr.ApprovalRequest) -> tr.Approve | tr.Deny:
+        return tr.Approve({"message": "only this"}) if allowed else tr.Deny("not him")
+
+    child = agent_of("bob", "fine")
+    agent = agent_of("a", asking("bob"), "done", approver=decide)
+    agent.add_agent_tool(child, needs_approval=True)
+    await agent.generate("go")
+    (result,) = results_of(agent)
+    assert result.status == ("ok" if allowed else "denied")
+    model: Any = child.model
+    asked = [request.history[-1].text for request in model.requests]
+    assert asked == (["only this"] if allowed else [])

@@ -74,7 +74,7 @@ SURFACE: Mapping[str, Sequence[str]] = {
         "add_tool", "remove_tool", "add_agent_tool", "clone",
     ),
     "_Asker": ("__call__",),
-    "AgentHistory": (
+    "AgentHistory": ("take_over",
         "deny_pending", "load_history", "clear", "choose_cut", "compact",
         "replace_with_summary", "trim",
     ),

@@ -6,7 +6,7 @@ import copy
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import attrs
 import trio
@@ -21,7 +21,7 @@ from trio_runner._core.params import DEFAULT_PARAMS, RequestParams
 from trio_runner._core.planning import ToolTable, plan_tool_calls
 from trio_runner._core.turn import Turn
 from trio_runner._shell.agent_history import AgentHistory
-from trio_runner._shell.agent_tools import PromptMaker, agent_tool, as_any_tool
+from trio_runner._shell.agent_tools import AgentToolOptions, agent_tool, as_any_tool
 from trio_runner._shell.batch import Batch, BatchServices
 from trio_runner._shell.belongings import Belongings
 from trio_runner._shell.commits import Commits
@@ -40,7 +40,6 @@ from trio_runner.abc import (
     Approver,
     DeltaSink,
     Journal,
-    Limiter,
     Model,
     ModelRequest,
     NeedsApproval,
@@ -372,12 +371,7 @@ class ToolAgent(AgentHistory):
         description: str | None = None,
         *,
         replace: bool = False,
-        input_schema: Mapping[str, Any] | None = None,
-        prompt: PromptMaker | None = None,
-        max_depth: int = 8,
-        timeout: float | None = None,
-        sequential: bool = False,
-        limiter: Limiter | None = None,
+        **options: Unpack[AgentToolOptions],
     ) -> Tool:
         """Let the model ask ``child``, on a clone for each call; see `agent_tool`.
 
@@ -387,18 +381,7 @@ class ToolAgent(AgentHistory):
         Raises:
           ValueError: there is a tool of that name, and ``replace`` is False.
         """
-        made = agent_tool(
-            child,
-            name,
-            description,
-            input_schema=input_schema,
-            prompt=prompt,
-            max_depth=max_depth,
-            timeout=timeout,
-            sequential=sequential,
-            limiter=limiter,
-        )
-        return self.add_tool(made, replace=replace)
+        return self.add_tool(agent_tool(child, name, description, **options), replace=replace)
 
     # --- other agents -----------------------------------------------------------
 

@@ -104,6 +104,24 @@ class AgentHistory:
         self.__conversation.load(messages)
 
     @trio.lowlevel.enable_ki_protection
+    def take_over(self, agent: AgentHistory) -> None:
+        """Go on with the conversation of ``agent``, which hands it over.
+
+        What was said there takes the place of what was said here, behind this agent's own
+        templates. ``agent`` keeps its conversation, and each keeps its session: in this one
+        it is one record. The instruction, model and tools are this agent's from here on.
+
+        Raises:
+          BusyError: a turn is running on one of them; nothing was changed.
+          NotEnteredError: the session is not open.
+          TurnSuspendedError: the newest turn of one is suspended; nothing was changed.
+          UsageError: the newest turn of ``agent`` has calls without results, after a crash;
+            nothing was changed.
+        """
+        self.__require_open()
+        self.__conversation.take_over(agent.__conversation)
+
+    @trio.lowlevel.enable_ki_protection
     def clear(self) -> None:
         """Forget the conversation but for its templates.
 

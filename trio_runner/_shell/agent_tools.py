@@ -20,7 +20,7 @@ import json
 import logging
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeGuard, Unpack, cast
 
 import attrs
 import trio
@@ -35,7 +35,7 @@ from trio_runner._core.validity import has_content
 from trio_runner._shell.context import CallContext, CutTurn, running_call
 from trio_runner._shell.ki import call_sync_unprotected
 from trio_runner._shell.tools import as_tool
-from trio_runner.abc import Journal, JournalSession, Limiter, Tool, ToolContext
+from trio_runner.abc import Journal, JournalSession, Limiter, NeedsApproval, Tool, ToolContext
 
 if TYPE_CHECKING:
     from trio_runner._shell.agent import ToolAgent
@@ -73,6 +73,39 @@ class AgentTool(Tool):
         return attrs.evolve(self, input_schema=nested.offering_response_mode(self.input_schema))
 
 
+class _CallOptions(TypedDict, total=False):
+    """What may be said of any tool."""
+
+    title: str | None
+    timeout: float | None
+    sequential: bool
+    limiter: Limiter | None
+    needs_approval: NeedsApproval
+
+
+class AgentToolOptions(_CallOptions, total=False):
+    """The options of `agent_tool`.
+
+    Attributes:
+      input_schema: JSON Schema of the arguments (default: one argument, ``message``).
+      prompt: makes the child's input of the arguments (default: ``message``, or
+        with an ``input_schema`` all arguments as JSON).
+      max_depth: how deep turns may be nested for this tool to run (default 8); 1: only in a
+        turn that is in no tool itself. A deeper call is answered with an error.
+      title: for people.
+      timeout: seconds for each call, from when it really starts.
+      sequential: a barrier in its batch: runs alone.
+      limiter: shared by every tool that has it; a call lends its slot to the calls below it.
+      needs_approval: whether its calls need consent; see `trio_runner.abc.NeedsApproval`.
+      meta: yours; kept with the tool.
+    """
+
+    input_schema: Mapping[str, Any] | None
+    prompt: PromptMaker | None
+    max_depth: int
+    meta: Mapping[str, Any] | None
+
+
 def agent_tool(
     child: ToolAgent,
     name: str | None = None,
@@ -81,11 +114,8 @@ def agent_tool(
     input_schema: Mapping[str, Any] | None = None,
     prompt: PromptMaker | None = None,
     max_depth: int = 8,
-    title: str | None = None,
-    timeout: float | None = None,
-    sequential: bool = False,
-    limiter: Limiter | None = None,
     meta: Mapping[str, Any] | None = None,
+    **options: Unpack[_CallOptions],
 ) -> Tool:
     """Make a tool that asks an agent. `ToolAgent.add_agent_tool` adds one.
 
@@ -98,16 +128,7 @@ def agent_tool(
       child: the agent; it may be the one that gets the tool.
       name: what the model calls it (default: ``agent__NAME``).
       description: for the model.
-      input_schema: JSON Schema of the arguments (default: one argument, ``message``).
-      prompt: makes the child's input of the arguments (default: ``message``, or
-        with an ``input_schema`` all arguments as JSON).
-      max_depth: how deep turns may be nested for this tool to run; 1: only in a turn that is
-        in no tool itself. A deeper call is answered with an error.
-      title: for people.
-      timeout: seconds for each call, from when it really starts.
-      sequential: a barrier in its batch: runs alone.
-      limiter: shared by every tool that has it; a call lends its slot to the calls below it.
-      meta: yours; kept with the tool.
+      input_schema, prompt, max_depth, meta, options: see `AgentToolOptions`.
 
     Raises:
       TypeError, ValueError: a setting that cannot work, at once.
@@ -120,23 +141,18 @@ def agent_tool(
         raise TypeError(f"prompt is {prompt!r}; expected a function of the arguments")
     schema = _MESSAGE_SCHEMA if input_schema is None else input_schema
     maker = prompt or (_message_of if input_schema is None else _json_of)
-    if name is None:
-        name = nested.agent_tool_name(child.name)
     if description is None:
         description = f"Ask the agent {child.name!r}. It does not see this conversation."
     own_mode = nested.RESPONSE_MODE in (schema.get("properties") or {})
     return AgentTool(
-        name,
+        nested.agent_tool_name(child.name) if name is None else name,
         description,
         schema,
         _Asker(child, maker, max_depth, own_mode),
-        title=title,
-        timeout=timeout,
-        sequential=sequential,
         idempotent=True,
-        limiter=limiter,
         meta=dict(meta or {}),
         child=child,
+        **options,
     )
 
 

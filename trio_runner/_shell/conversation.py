@@ -347,6 +347,18 @@ class Conversation:
         if reply is not None:
             self._open_step(reply, results)
 
+    def take_over(self, source: Conversation) -> None:
+        """Put what was said in ``source`` behind the templates; see `AgentHistory.take_over`."""
+        source.require_idle("hand the conversation over")
+        require_not_suspended(source.turn, "hand the conversation over")
+        if source.turn is not None and source.turn.reply is not None:
+            raise UsageError(
+                "the conversation to take over ends with calls that have no results; resume its "
+                "turn, or begin another there, which answers them. Nothing was changed"
+            )
+        said = [message for message in source.history.snapshot() if not message.template]
+        self.load([*self.history.templates(), *said])
+
     def _open_step(self, reply: v.Message, results: Sequence[v.ToolResult]) -> None:
         turn = self.new_turn()
         turn.model_replied(reply)
