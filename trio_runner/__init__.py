@@ -76,6 +76,7 @@ from trio_runner._core.reconcile import HistoryRollbackStatus as HistoryRollback
 from trio_runner._core.reconcile import (
     reconcile_interrupted_history as reconcile_interrupted_history,
 )
+from trio_runner._core.session_usage import SessionUsage as SessionUsage
 from trio_runner._core.structured import OutputFormat as OutputFormat
 from trio_runner._core.structured import StructuredPolicy as StructuredPolicy
 from trio_runner._core.validity import check_history as check_history

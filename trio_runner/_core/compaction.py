@@ -143,6 +143,13 @@ def turn_starts(messages: Sequence[v.Message]) -> list[int]:
     ]
 
 
+def first_turns(messages: Sequence[v.Message], count: int) -> tuple[v.Message, ...]:
+    """The templates and the first ``count`` turns; all but the newest ``-count`` when negative."""
+    starts = turn_starts(messages)
+    kept = count if count >= 0 else max(0, len(starts) + count)
+    return tuple(messages[: starts[kept]] if kept < len(starts) else messages)
+
+
 def is_summary(message: v.Message) -> bool:
     """Whether ``message`` was put in the place of older ones."""
     return message.meta.get(SUMMARY_MARK) is True

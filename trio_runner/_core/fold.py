@@ -18,6 +18,7 @@ import trio_runner._core.values as v
 from trio_runner._core.compaction import shorten
 from trio_runner._core.errors import InternalError, JournalError, TrioRunnerError
 from trio_runner._core.history import History
+from trio_runner._core.session_usage import SessionUsage
 from trio_runner._core.turn import Finished, Phase, Turn
 
 
@@ -43,10 +44,12 @@ class SessionState:
       history: the closed steps of all turns.
       turn: the newest turn; when its phase is not ENDED, a crash cut it, and its
         open step (if any) is kept in it and is not in ``history``.
+      usage_before: what the turns before the newest took, and the summaries.
     """
 
     history: History = attrs.field(factory=History)
     turn: Turn | None = None
+    usage_before: SessionUsage = attrs.field(factory=SessionUsage)
 
     @property
     def messages(self) -> tuple[v.Message, ...]:
@@ -57,6 +60,11 @@ class SessionState:
     def turns(self) -> int:
         """How many turns there were."""
         return 0 if self.turn is None else self.turn.number
+
+    @property
+    def usage(self) -> SessionUsage:
+        """What all turns took."""
+        return self.usage_before.with_turn(self.turn)
 
 
 def fold(records: Iterable[r.Record]) -> SessionState:
@@ -173,6 +181,7 @@ def _apply(state: SessionState, record: r.Record) -> None:
                 state.history.replace(messages)
         case r.Compacted() | r.Trimmed():
             shorten(state.history, record)
+            state.usage_before = state.usage_before.with_shortening(record)
         case r.TurnStarted():
             _start(state, record)
         case _:
@@ -217,6 +226,7 @@ def _start(state: SessionState, record: r.TurnStarted) -> None:
     else:
         if turn is not None and (turn.phase is not Phase.ENDED or turn.is_suspended):
             raise InternalError(f"turn {record.turn} starts while turn {turn.number} is running")
+        state.usage_before = state.usage
         turn = state.turn = Turn(state.history, record.turn)
     _input(turn, record.input)
 

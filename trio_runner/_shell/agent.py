@@ -12,6 +12,7 @@ import attrs
 import trio
 
 import trio_runner._core.values as v
+from trio_runner._core.compaction import first_turns
 from trio_runner._core.compaction_plan import DEFAULT_COMPACTION, Compaction
 from trio_runner._core.convert import result_from_value
 from trio_runner._core.errors import NotEnteredError
@@ -113,7 +114,6 @@ class ToolAgent(AgentHistory):
         approver: Approver | None = None,
         needs_approval: NeedsApproval = False,
     ) -> None:
-        _check_kept(journal, session)
         _expect(model, "model", "reply", "an object with 'async def reply'")
         if summarizer is not None:
             wanted = "an object with 'async def summarise'"
@@ -392,8 +392,9 @@ class ToolAgent(AgentHistory):
         journal: Journal | None = None,
         session: str | None = None,
         grace: float | None = None,
+        history: Iterable[v.Message] | None = None,
     ) -> Self:
-        """The same agent with a history of its own, which begins with the templates.
+        """The same agent with a history of its own.
 
         It has this agent's model, settings, hooks, observers and tools as they are now, and
         shares its toolsets, which stay open while any of them is entered. Attributes of a
@@ -403,18 +404,44 @@ class ToolAgent(AgentHistory):
         Args:
           journal, session: where its conversation is kept (default: nowhere).
           grace: as for `ToolAgent` (default: this agent's).
+          history: what it begins with (default: the templates).
 
         Raises:
           ValueError: a setting that cannot work.
         """
-        _check_kept(journal, session)
         config = attrs.evolve(self.__config, journal=journal, session_id=session)
         if grace is not None:
             config = attrs.evolve(config, grace=grace)
+        if history is None:
+            history = self.__conversation.history.templates()
         clone = copy.copy(self)
-        templates = self.__conversation.history.templates()
-        clone.__set_up(Conversation(templates), config, self.__toolbox.copy())
+        clone.__set_up(Conversation(history), config, self.__toolbox.copy())
         return clone
+
+    @trio.lowlevel.enable_ki_protection
+    def fork(
+        self,
+        *,
+        turns: int | None = None,
+        journal: Journal | None = None,
+        session: str | None = None,
+    ) -> Self:
+        """A `clone` that begins with this agent's history as it is: closed steps only.
+
+        Args:
+          turns: with the first so many turns alone; -1: all but the newest, to try it again.
+          journal, session: where its conversation is kept (default: nowhere). A session
+            alone is one of this agent's journal; the fork records nothing until it is entered.
+
+        Raises:
+          ValueError: a setting that cannot work, such as this agent's own session.
+        """
+        if session is not None and session == self.__config.session_id:
+            raise ValueError(f"session {session!r} is this agent's own; give the fork another")
+        if session is not None and journal is None:
+            journal = self.__config.journal
+        history = self.history if turns is None else first_turns(self.history, turns)
+        return self.clone(journal=journal, session=session, history=history)
 
     def collect_open_toolsets(self, found: list[OpenToolsets]) -> None:
         """Add to ``found`` what must be open for its turns. For agents that have it as a tool."""
@@ -485,13 +512,6 @@ class ToolAgent(AgentHistory):
             unknown=unknown,
             decisions=decisions,
         )
-
-
-def _check_kept(journal: Journal | None, session: str | None) -> None:
-    if (journal is None) != (session is None):
-        raise ValueError("journal and session belong together; give both or neither")
-    if journal is not None:
-        _expect(journal, "journal", "open", "an object with 'async def open'")
 
 
 def _expect(given: object, name: str, method: str, wanted: str) -> None:

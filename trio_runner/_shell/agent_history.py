@@ -13,6 +13,7 @@ import trio
 import trio_runner._core.compaction as compaction
 import trio_runner._core.values as v
 from trio_runner._core.approval import Deny, PendingCall
+from trio_runner._core.session_usage import SessionUsage
 from trio_runner._shell.compacting import CompactionReport
 from trio_runner._shell.conversation import Conversation, LastTurn
 from trio_runner.abc import Summarizer
@@ -45,6 +46,15 @@ class AgentHistory:
     def last_turn(self) -> LastTurn | None:
         """How the newest turn ended; None before the first end and while one runs."""
         return self.__conversation.last_turn
+
+    @property
+    def usage(self) -> SessionUsage:
+        """What the turns of the conversation took, the newest as far as it is.
+
+        Of a session that was opened: what all its turns took, in whatever process. A turn
+        without history is recorded nowhere, and counts while the agent lives.
+        """
+        return self.__conversation.usage
 
     @property
     def can_resume(self) -> bool:

@@ -30,6 +30,7 @@ from trio_runner._core.fold import RecordError, fold
 from trio_runner._core.history import History
 from trio_runner._core.loading import answered, split_open_step, templates_first
 from trio_runner._core.reconcile import reconcile_interrupted_history
+from trio_runner._core.session_usage import SessionUsage
 from trio_runner._core.turn import Phase, Turn
 from trio_runner._core.validity import history_problems, result_problems
 from trio_runner._shell.commits import Commits
@@ -57,6 +58,8 @@ class Conversation:
         self.turn: Turn | None = None
         #: The newest turn of all, which may be one without history; what `resume` takes up.
         self.newest: Turn | None = None
+        #: What all turns but `turn` and `newest` took, and the summaries.
+        self._usage_before = SessionUsage()
         #: Counts turns from 1.
         self.turns: int = 0
         self.commits: Commits = Commits(None)
@@ -112,6 +115,7 @@ class Conversation:
     def new_turn(self) -> Turn:
         """The machine of the next turn."""
         self.turns += 1
+        self._usage_before = self.usage
         self.newest = self.turn = Turn(self.history, self.turns)
         return self.turn
 
@@ -119,8 +123,16 @@ class Conversation:
         """The machine of a turn without history: on the templates, and kept nowhere."""
         self.turns += 1
         templates = History(self.history.templates())
+        if self.newest is not self.turn:
+            self._usage_before = self._usage_before.with_turn(self.newest)
         self.newest = Turn(templates, self.turns, sends_whole_turn=True)
         return self.newest
+
+    @property
+    def usage(self) -> SessionUsage:
+        """What its turns took; of an opened session, all that is recorded there."""
+        usage = self._usage_before.with_turn(self.turn)
+        return usage if self.newest is self.turn else usage.with_turn(self.newest)
 
     def unfinished_turn(self) -> Turn:
         """The turn to go on with: the newest, or the one that a crash or a load left open.
@@ -324,6 +336,7 @@ class Conversation:
         """
         compaction.shorten(self.history, record)
         self.commits.add(record)
+        self._usage_before = self._usage_before.with_shortening(record)
 
     def load(self, messages: Iterable[v.Message]) -> None:
         """Take over a history from elsewhere.
@@ -428,6 +441,7 @@ class Conversation:
                 _log.warning("session %r is not what this agent had; the session wins", name)
             self.history, self.turn, self.turns = state.history, state.turn, state.turns
             self.newest = state.turn
+            self._usage_before = state.usage_before
             self._last = functools.partial(_stored_turn, state.turn)
             self._loaded = None
             self._name = name

@@ -97,6 +97,14 @@ class LoopConfig:
     journal: Journal | None = None
     session_id: str | None = None
 
+    def __attrs_post_init__(self) -> None:
+        if (self.journal is None) != (self.session_id is None):
+            raise ValueError("journal and session belong together; give both or neither")
+        if self.journal is not None and not callable(getattr(self.journal, "open", None)):
+            raise TypeError(
+                f"journal is {self.journal!r}; expected an object with 'async def open'"
+            )
+
 
 class ToolLoopAgent(Protocol):
     """What a `ToolRunner` drives."""
