@@ -287,6 +287,8 @@ class Book:
     #: Steps that went on since the cap was granted.
     opened: int = 0
     replies: int = 0
+    #: Whether the newest reply came at the cap.
+    met_cap: bool = False
     usage: v.Usage = v.Usage()
     decided: End | None = None
     ended: End | None = None
@@ -349,7 +351,8 @@ class Book:
         self.replies += 1
         self.usage += reply.usage or v.Usage()
         goes_on = reply.stop_reason in GOES_ON
-        if goes_on and (cap is None or self.opened < cap):
+        self.met_cap = cap is not None and self.opened >= cap
+        if goes_on and not self.met_cap:
             self.opened += 1
             self.goes_on = True
             if reply.tool_calls:
@@ -377,10 +380,15 @@ class Book:
             roles = [message.role for message in messages]
             self.unseen = max([i + 1 for i, role in enumerate(roles) if role == "assistant"] or [0])
 
-    def refused(self, messages: Messages) -> None:
+    def refused(self, messages: Messages) -> Messages:
+        if self.met_cap:
+            self.decided = End.MAX_ITERATIONS
+            return ()
         self.decided = None
         self.opened += 1
+        self.goes_on = True
         self.add(*messages)
+        return messages
 
     def passed(self, message: v.Message) -> None:
         self.replies += 1
@@ -719,9 +727,10 @@ def _happen_outside(node: Node, event: Edited | Suspended | Refused | Passed) ->
             return [r.TurnEnded(1, End.SUSPENDED)]
         case Refused():
             again = (v.Message.user("once more"),)
-            turn.answer_refused(again)
-            book.refused(again)
-            return [r.AnswerRefused(1, again)]
+            sent = turn.answer_refused(again)
+            if sent != book.refused(again):
+                fail("C2: it said something else to the model", node)
+            return [r.AnswerRefused(1, sent)]
         case Passed():
             passed = v.Message.assistant("the results")
             turn.passed_through(passed)
@@ -978,7 +987,8 @@ def refused_from_outside(
     again = [v.Message.user("once more")]
     if book.decided is not End.ANSWERED:
         yield "a refused answer", lambda: turn.answer_refused(again), InternalError
-    yield "an answer refused without a word", lambda: turn.answer_refused([]), InternalError
+    if book.decided is not End.ANSWERED or not book.met_cap:
+        yield "an answer refused without a word", lambda: turn.answer_refused([]), InternalError
     yield "calls passed through", lambda: turn.passed_through(fits[1]), InternalError
     yield "input passed through", lambda: turn.passed_through(again[0]), InternalError
     if not can_pass_through(book):

@@ -188,11 +188,18 @@ MUTANTS: Final = (
     Mutant(
         "a_refused_answer_is_not_counted",
         """        self._decided = None
-        self.iteration += 1
+        self.phase = Phase.AWAITING_TOOLS
 """,
         """        self._decided = None
 """,
         "steps were counted",
+        bounds=(1, 2, True),
+    ),
+    Mutant(
+        "an_answer_is_refused_although_the_cap_was_met",
+        "        if self._met_cap:\n",
+        "        if False:\n",
+        "C2: it said something else",
         bounds=(1, 2, True),
     ),
     Mutant(

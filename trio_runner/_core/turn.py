@@ -46,7 +46,7 @@ In the last four rows and at the cap the turn is *decided*: `next_action` says
 which is why deciding and ending are two moments: an interrupt with FAILED
 overrules what was decided, a cancel does not (an answer that is recorded was
 given). And the answer may be refused (`answer_refused`), because it is not what
-was asked for: then the model is asked again.
+was asked for: then the model is asked again, or at the cap the end is MAX_ITERATIONS.
 
 In the place of the next model call, `passed_through` makes the results of the
 last step the answer. A budget that is spent is an interrupt with LIMIT.
@@ -126,6 +126,8 @@ class Turn:
         self.rollback: HistoryRollbackState | None = None
         #: How the turn will end once `finish` is called; None while it goes on.
         self._decided: v.EndReason | None = None
+        #: Whether the reply that decided the end came at the cap.
+        self._met_cap = False
         #: The open step. Invariant: set only in AWAITING_TOOLS or SUSPENDED, and never without
         #: an open call.
         self._step: OpenStep | None = None
@@ -270,8 +272,8 @@ class Turn:
         self.replies += 1
         if reply.usage is not None:
             self._usage += reply.usage
-        at_cap = max_iterations is not None and self.iteration >= max_iterations
-        self._decided, results = decide(reply, max_iterations if at_cap else None)
+        self._met_cap = max_iterations is not None and self.iteration >= max_iterations
+        self._decided, results = decide(reply, max_iterations if self._met_cap else None)
         if self._decided is None:
             self.phase = Phase.AWAITING_TOOLS
             if asks:
@@ -282,19 +284,29 @@ class Turn:
             self._append(v.Message("user", (), (), results))
         return results
 
-    def answer_refused(self, messages: Sequence[v.Message]) -> None:
-        """The answer that was decided is not what was asked for; counts as a follow-up.
+    def answer_refused(self, messages: Sequence[v.Message]) -> tuple[v.Message, ...]:
+        """The answer that was decided is not what was asked for: the model is asked again.
+
+        It opens a step without calls, as a paused reply does. At the cap there is no
+        further model call, so the turn is decided MAX_ITERATIONS and nothing is said.
 
         Args:
-          messages: what to say to the model, at least one.
+          messages: what to say to the model, at least one below the cap.
+
+        Returns:
+          What of them was appended: all, or none at the cap.
         """
         answered = self._decided is v.EndReason.ANSWERED
-        if not answered or not messages:
+        if not answered or not (messages or self._met_cap):
             self._illegal("answer_refused")
+        if self._met_cap:
+            self._decided = v.EndReason.MAX_ITERATIONS
+            return ()
         self._decided = None
-        self.iteration += 1
+        self.phase = Phase.AWAITING_TOOLS
         for message in messages:
             self._append(message)
+        return tuple(messages)
 
     def passed_through(self, message: v.Message) -> None:
         """The results are the answer, as ``message``: the model has not seen them, and will not."""
@@ -532,6 +544,7 @@ class Turn:
 
     def _end(self, end_reason: v.EndReason, before: int, status: HistoryRollbackStatus) -> None:
         self._decided = None
+        self._met_cap = False
         self._uncounted = self.phase is Phase.AWAITING_TOOLS
         self.end_reason = end_reason
         self.phase = Phase.ENDED
