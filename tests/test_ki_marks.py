@@ -74,7 +74,9 @@ SURFACE: Mapping[str, Sequence[str]] = {
         "add_tool", "remove_tool", "add_agent_tool", "clone",
     ),
     "_Asker": ("__call__",),
-    "AgentHistory": ("take_over",
+    "AgentAnswers": ("structured", "resume_structured"),
+    "AgentHistory": (
+        "take_over",
         "deny_pending", "load_history", "clear", "choose_cut", "compact",
         "replace_with_summary", "trim",
     ),
@@ -84,7 +86,7 @@ SURFACE: Mapping[str, Sequence[str]] = {
 }  # fmt: skip
 
 # The classes among them that an application uses.
-PUBLIC = ("ToolRunner", "ToolAgent", "AgentHistory", "McpToolset")
+PUBLIC = ("ToolRunner", "ToolAgent", "AgentAnswers", "AgentHistory", "McpToolset")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -267,6 +269,7 @@ def unlisted_methods(sources: Iterable[Source], surface: Mapping[str, Sequence[s
         if isinstance(method, ast.AsyncFunctionDef)
         and not method.name.startswith("_")
         and not has_mark(method)
+        and not has_mark(method, "overload")  # has no body
         and method.name not in USER_METHODS
     ]
 

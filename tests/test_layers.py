@@ -49,6 +49,7 @@ THIRD_PARTY: Mapping[str, frozenset[str]] = {
 # Heavy packages: one module or package each, which nothing imports by an import statement.
 HEAVY: Mapping[str, frozenset[str]] = {
     "trio_runner._shell.function_tools": frozenset({"pydantic", "griffe"}),
+    "trio_runner._shell.output_types": frozenset({"pydantic", "typing_extensions"}),
     "trio_runner.testing.strategies": frozenset({"hypothesis"}),
     "trio_runner.testing.pytest_plugin": frozenset({"pytest"}),
     "trio_runner.testing._pytest_sweep": frozenset({"pytest"}),
@@ -71,6 +72,8 @@ HEAVY: Mapping[str, frozenset[str]] = {
 # Where `importlib.import_module` may stand, and why.
 DYNAMIC_IMPORTS: Mapping[str, str] = {
     "trio_runner._shell.tools": "loads pydantic with the first plain function",
+    "trio_runner._shell.structured": "loads pydantic with the first type as an output",
+    "trio_runner._shell.output_schema": "names the missing extra; a schema needs jsonschema",
     "trio_runner._journal.sqlite": "loads sqlite3 and the codec with the first SqliteJournal",
     "trio_runner.testing._inline_sqlite": "opens such a file without a thread",
     "trio_runner._cli": "names the missing extra instead of a traceback",

@@ -106,6 +106,7 @@ from trio_runner._journal.faults import SessionInUseError as SessionInUseError
 from trio_runner._journal.memory import MemoryJournal as MemoryJournal
 from trio_runner._journal.sqlite import SqliteJournal as SqliteJournal
 from trio_runner._shell.agent import ToolAgent as ToolAgent
+from trio_runner._shell.agent_answers import Structured as Structured
 from trio_runner._shell.agent_tools import AgentTool as AgentTool
 from trio_runner._shell.agent_tools import AgentToolOptions as AgentToolOptions
 from trio_runner._shell.agent_tools import PromptMaker as PromptMaker

@@ -1,5 +1,6 @@
 """The events that observers are told, as public names."""
 
+from trio_runner._core.events import AnswerRefused as AnswerRefused
 from trio_runner._core.events import ApprovalDecided as ApprovalDecided
 from trio_runner._core.events import ApprovalFailed as ApprovalFailed
 from trio_runner._core.events import ApprovalRequested as ApprovalRequested

@@ -59,6 +59,16 @@ class TextDelta(ByFields):
 
 
 @attrs.frozen(eq=False, repr=False)
+class AnswerRefused(ByFields):
+    """An answer will not do; ``messages`` send it back to the model (none at the cap)."""
+
+    number: int
+    turn: int
+    step: int
+    messages: tuple[v.Message, ...]
+
+
+@attrs.frozen(eq=False, repr=False)
 class BatchPlanned(ByFields):
     """The calls of one reply, in the order of the request, before any runs."""
 
@@ -298,6 +308,7 @@ Event: TypeAlias = (
     | ModelCallStarted
     | ModelCallFinished
     | TextDelta
+    | AnswerRefused
     | BatchPlanned
     | ApprovalRequested
     | ApprovalDecided

@@ -25,6 +25,9 @@ from trio_runner._core.describe import shorten
 #: When a turn's schema is shown to the model; see `RequestParams`.
 StructuredPolicy: TypeAlias = Literal["auto", "always", "defer", "no_tools"]
 
+#: One that is resolved: ``"auto"`` is the model's own.
+PlannedPolicy: TypeAlias = Literal["always", "defer", "no_tools"]
+
 #: The key in a message's ``meta`` that marks what the loop wrote to get its JSON:
 #: ``"asked"`` (the one more call of ``defer``) or ``"refused"`` (an answer did not fit).
 MARK: Final = "structured_output"
@@ -53,6 +56,14 @@ class NoJSONError(ValueError):
     """A reply holds no JSON; private to the library, which tells the model."""
 
 
+class MisfitError(ValueError):
+    """An answer does not fit its schema; private to the library, which tells the model."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__(listed(problems))
+        self.problems: tuple[str, ...] = tuple(problems)
+
+
 # --- when the schema is shown ---------------------------------------------------
 
 
@@ -60,7 +71,6 @@ class AnswerPlan:
     """How the model calls of one turn ask for the answer.
 
     Args:
-      policy: not ``auto``, which is the model's own.
       messages: the turn's so far; it may be one that goes on.
       retries: how many answers that do not fit may go back to the model.
     """
@@ -68,7 +78,7 @@ class AnswerPlan:
     def __init__(
         self,
         output: OutputFormat,
-        policy: Literal["always", "defer", "no_tools"],
+        policy: PlannedPolicy,
         messages: Iterable[v.Message],
         retries: int,
     ) -> None:

@@ -21,6 +21,7 @@ from trio_runner._core.normalise import normalise_reply
 from trio_runner._core.params import DEFAULT_PARAMS, RequestParams
 from trio_runner._core.planning import ToolTable, plan_tool_calls
 from trio_runner._core.turn import Turn
+from trio_runner._shell.agent_answers import AgentAnswers
 from trio_runner._shell.agent_history import AgentHistory
 from trio_runner._shell.agent_tools import AgentToolOptions, agent_tool, as_any_tool
 from trio_runner._shell.batch import Batch, BatchServices
@@ -36,6 +37,7 @@ from trio_runner._shell.loop_agent import Durability, LoopConfig, Planned
 from trio_runner._shell.notices import Notices
 from trio_runner._shell.open_toolsets import OpenToolsets
 from trio_runner._shell.runner import Input, ToolRunner
+from trio_runner._shell.structured import Wanted, wanted
 from trio_runner._shell.toolbox import Toolbox
 from trio_runner.abc import (
     Approver,
@@ -53,7 +55,7 @@ from trio_runner.abc import (
 )
 
 
-class ToolAgent(AgentHistory):
+class ToolAgent(AgentHistory, AgentAnswers):
     """Asks a model, runs the tools it asks for, keeps the conversation.
 
     One turn at a time. ``async with agent`` opens its toolsets and its session;
@@ -158,6 +160,7 @@ class ToolAgent(AgentHistory):
         )
         compact = functools.partial(compact_on_demand, self)
         AgentHistory.__init__(self, conversation, self.__require_open, compact)
+        AgentAnswers.__init__(self, conversation, self.__runner)
 
     # --- what the loop needs (ToolLoopAgent) ------------------------------------
 
@@ -204,17 +207,28 @@ class ToolAgent(AgentHistory):
         tools: Iterable[Tool | ToolAgent | Callable[..., Any]] | None = None,
         hooks: ToolRunnerHooks | None = None,
         observers: Iterable[Observer] = (),
+        output: object = None,
+        output_retries: int = 2,
     ) -> ToolRunner:
         """A runner for one turn; use it in ``async with``.
 
         Args:
           messages: the input; may carry results for calls that are open.
           tools: instead of the agent's, for this turn.
+          output: what the turn must end in, as for `structured`; see `ToolRunner.output`.
+          output_retries: how many answers that do not fit it may go back to the model.
 
         Raises:
           NotEnteredError: the agent has toolsets or a session that are not open.
         """
-        return self.__runner(messages, params=params, tools=tools, hooks=hooks, observers=observers)
+        return self.__runner(
+            messages,
+            params=params,
+            tools=tools,
+            hooks=hooks,
+            observers=observers,
+            output=None if output is None else wanted(output, output_retries),
+        )
 
     @trio.lowlevel.enable_ki_protection
     async def generate(
@@ -499,6 +513,7 @@ class ToolAgent(AgentHistory):
         resume: bool = False,
         unknown: UnknownPolicy | None = None,
         decisions: Mapping[str, object] | None = None,
+        output: Wanted | None = None,
     ) -> ToolRunner:
         self.__require_open()
         return ToolRunner(
@@ -511,6 +526,7 @@ class ToolAgent(AgentHistory):
             resume=resume,
             unknown=unknown,
             decisions=decisions,
+            output=output,
         )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import trio
 
@@ -47,6 +47,7 @@ from trio_runner._shell.loop_agent import ToolLoopAgent
 from trio_runner._shell.notices import Notices
 from trio_runner._shell.recovering import recover
 from trio_runner._shell.steps import Steps
+from trio_runner._shell.structured import Wanted, value_in
 from trio_runner.abc import Observer, Tool, UnknownPolicy
 
 
@@ -72,6 +73,7 @@ class ToolRunner:
       resume: go on with the agent's unfinished turn; ``messages`` must be ().
       unknown: asked, when resuming, about each call that a crash cut.
       decisions: when resuming, words on calls that wait; see `ToolAgent.resume`.
+      output: what the turn must end in; see `ToolAgent.turn`, which makes it.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class ToolRunner:
         resume: bool = False,
         unknown: UnknownPolicy | None = None,
         decisions: Mapping[str, object] | None = None,
+        output: Wanted | None = None,
     ) -> None:
         config = agent.config
         self._agent: Final = agent
@@ -108,6 +111,7 @@ class ToolRunner:
         self._hooks: Final = merge_hooks(config.hooks, own, hooks)
         self._notices: Final = Notices((*config.observers, *observers))
         self._tools: Final = tuple(tools) if tools is not None else None
+        self._output: Final = output
         #: False when only hooks and observers can reach the runner (`ToolAgent.generate`).
         self.is_held = True
         #: The turn; None before the block is entered.
@@ -191,6 +195,16 @@ class ToolRunner:
     def rollback(self) -> HistoryRollbackState | None:
         """What the end of the turn did to the history; None before."""
         return self._steps.ending.rollback if self._steps is not None else None
+
+    @property
+    def output(self) -> Any:
+        """The value of the turn's structured answer, once there is one.
+
+        Raises:
+          UsageError: there is none yet, or none was asked for.
+          StructuredOutputError: the turn ended without one.
+        """
+        return value_in(self._steps.answering if self._steps is not None else None)
 
     @property
     def request_params(self) -> RequestParams:
@@ -317,6 +331,7 @@ class ToolRunner:
             resume=self._resume,
             recovered=recovered,
             decisions=self._decisions,
+            output=self._output,
             can_cancel_calls=self.is_held
             or self._hooks != ToolRunnerHooks()
             or self._notices.listening,

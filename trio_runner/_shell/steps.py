@@ -20,6 +20,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+import attrs
 import trio
 
 import trio_runner._core.events as ev
@@ -34,7 +35,7 @@ from trio_runner._core.errors import HistoryError, LimitReachedError
 from trio_runner._core.limits import LimitReached
 from trio_runner._core.normalise import normalise_reply
 from trio_runner._core.params import RequestParams
-from trio_runner._core.planning import ToolTable, plan_tool_calls
+from trio_runner._core.planning import plan_tool_calls
 from trio_runner._core.turn import Finished, Phase, RunTools, Turn
 from trio_runner._shell.batch import Batch, BatchServices
 from trio_runner._shell.commits import Commits
@@ -55,12 +56,17 @@ from trio_runner._shell.limits import (
 )
 from trio_runner._shell.loop_agent import ToolLoopAgent
 from trio_runner._shell.notices import Notices
+from trio_runner._shell.offers import Offers, forces
+from trio_runner._shell.structured import Answering, Wanted, answering_of
 from trio_runner.abc import ModelRequest, Tool
 
 if TYPE_CHECKING:
     from trio_runner._shell.runner import ToolRunner
 
 _log = logging.getLogger("trio_runner")
+
+#: A paused reply is no round of its own.
+_GOES_BACK: Final = (v.StopReason.PAUSE, v.StopReason.CONTINUE_)
 
 
 class Steps:
@@ -74,6 +80,7 @@ class Steps:
       resume: go on with the agent's unfinished turn.
       recovered: answers to its calls that a crash cut; the others of them run again.
       decisions: words on its calls that wait for one, by call id.
+      output: what the turn must end in; None: a message.
       can_cancel_calls: somebody can reach `cancel_call`.
 
     Raises:
@@ -95,6 +102,7 @@ class Steps:
         resume: bool,
         recovered: tuple[v.ToolResult, ...],
         decisions: Mapping[str, object],
+        output: Wanted | None,
         can_cancel_calls: bool,
     ) -> None:
         self._runner: Final = runner
@@ -103,18 +111,13 @@ class Steps:
         self._conversation: Final = agent.conversation
         self._hooks: Final = hooks
         self._notices: Final = notices
-        self._tools: Final = tools
         self._resume: Final = resume
         self._can_cancel_calls: Final = can_cancel_calls
         #: The turn's settings; a hook may set new ones.
         self.params = params
         #: The params of the newest model call; its batch runs with them.
         self._asked_with = params
-        #: The tools as the model was last told, and how their names resolve.
-        self._listed: Sequence[Tool] = ()
-        self._table: ToolTable[Tool] = ToolTable(())
-        #: What the model is told of the tools, where that is not all that they are.
-        self._offer: Final = passing.Offer()
+        self._offers: Final = Offers(agent, tools)
         #: The newest reply.
         self.last: v.Message | None = None
         #: The scope of the step that is under way, which ends when the turn's time is up.
@@ -158,6 +161,10 @@ class Steps:
         self._over: LimitReached | None = None
         #: Whether what follows the end, such as ``after_turn_complete``, was begun.
         self._completing = False
+        if self.turn.replies and forces(params.tool_choice):
+            self.params = attrs.evolve(params, tool_choice="auto")
+        #: How the turn comes to a structured answer; None when none is wanted.
+        self.answering: Final = answering_of(output, agent, params, self.turn.messages)
         #: When the turn's time is up, on trio's clock.
         self.deadline: Final = (
             math.inf if params.turn_timeout is None else trio.current_time() + params.turn_timeout
@@ -200,13 +207,20 @@ class Steps:
             # A crash came between the answer and the end of its turn.
             reply = self.last
             assert reply is not None
+            if self.answering is not None:
+                await self._offers.take_up()
+                self.answering.goes_on(has_tools=bool(self._offers.listed))
+                self._judge(self.answering, reply)
         else:
             if reply is None:
                 reply = await self._ask()
             if reply is not None and self._hooks.after_llm_call is not None:
                 await self._tell(self._hooks.after_llm_call, reply)
         await self._settle()
-        if type(turn.next_action()) is Finished:
+        action = turn.next_action()
+        if type(action) is Finished:
+            if self.answering is not None and self.last is not None:
+                await self._require_value(self.answering, self.last, action.end_reason)
             await self._complete(self.last)
         return self._hand_over(reply)
 
@@ -228,17 +242,13 @@ class Steps:
         if scopes and self._is_limited(scopes):
             return None
         compactor = self._compactor if turn.replies else None
-        if compactor is not None and await compactor.before_follow_up(self._listed):
+        if compactor is not None and await compactor.before_follow_up(self._offers.listed):
             await self._settle()
-        await self._list_tools()
+        await self._offers.take_up()
         if self._hooks.before_llm_call is not None:
             delta = tuple(map(own_message, turn.delta))
             await call_unprotected(self._hooks.before_llm_call, self._runner, delta)
-        params = self.params
-        tools = self._offer.of(self._listed, params)
-        request = ModelRequest(
-            turn.delta, turn.history.view(), tools, params, self._config.instruction
-        )
+        params, request = self._request()
         step = turn.replies
         await trio.lowlevel.checkpoint_if_cancelled()
         if scopes:
@@ -253,6 +263,8 @@ class Steps:
         raw = await call_unprotected(self._agent.reply, request, self._emit_delta)
         reply = normalise_reply(raw, turn.history.ids)
         made = turn.model_replied(reply, params.max_iterations)
+        if params.tool_choice != "auto" or self._offers.is_narrowed:
+            made += self._heed_offers(reply, params.tool_choice)
         self._asked_with = params
         self.last = reply
         if self.commits.keeps:
@@ -268,11 +280,14 @@ class Steps:
                 self._notices.tell(ev.CallFinished, step, result)
         for scope in scopes:
             scope.add(reply.usage, usage_names(self._agent, reply))
+        if self.answering is not None:
+            self._judge(self.answering, reply)
         return reply
 
     async def _pass_through(self) -> v.Message | None:
         """Let the results of the newest batch be the answer, where that is wanted and they can."""
-        turn, message = self.turn, passing.answer_of(self.turn, self._asked_with)
+        turn, params = self.turn, self._asked_with
+        message = None if self.answering is not None else passing.answer_of(turn, params)
         if message is not None:
             await trio.lowlevel.checkpoint_if_cancelled()
             turn.passed_through(message)
@@ -304,20 +319,67 @@ class Steps:
         if self._notices.listening:
             self._notices.tell(ev.TextDelta, self.turn.replies, text)
 
-    async def _list_tools(self) -> None:
-        tools = self._tools
-        if tools is None:
-            tools = await call_unprotected(self._agent.list_tools)
-        if tools is not self._listed:
-            self._table = ToolTable(tools)
-            self._listed = tools
+    def _request(self) -> tuple[RequestParams, ModelRequest]:
+        """What the model is asked, after the hook: the hook may have narrowed it."""
+        params, offers, answering = self.params, self._offers, self.answering
+        to_none = answering is not None and answering.withholds_tools
+        if to_none or params.tools_filter is not None:
+            offers.narrow(params.tools_filter, to_none=to_none)
+        if params.tool_choice != "auto":
+            params = offers.checked(params)
+        if answering is not None:
+            params = answering.settings(params)
+        turn, tools = self.turn, offers.told(params)
+        request = ModelRequest(
+            turn.delta, turn.history.view(), tools, params, self._config.instruction
+        )
+        return params, request if answering is None else answering.shaped(request)
+
+    def _heed_offers(self, reply: v.Message, choice: str) -> tuple[v.ToolResult, ...]:
+        """Answer the calls that the model was told not to make; what was forced is used up."""
+        if forces(choice) and reply.stop_reason not in _GOES_BACK:
+            self.params = attrs.evolve(self.params, tool_choice="auto")
+        if self.turn.reply is None:
+            return ()
+        refusals = self._offers.refusals(reply, choice)
+        for position, result in refusals:
+            self.turn.tool_finished(position, result)
+        return tuple([result for _, result in refusals])
+
+    def _judge(self, answering: Answering, reply: v.Message) -> None:
+        """Read the reply if it is an answer; one that does not fit goes back, if it may."""
+        action = self.turn.next_action()
+        if type(action) is not Finished or action.end_reason is not v.EndReason.ANSWERED:
+            return
+        message = answering.judge(reply)
+        if message is not None:
+            turn = self.turn
+            sent = turn.answer_refused((message,))
+            self.commits.add(r.AnswerRefused(turn.number, sent))
+            if self._notices.listening:
+                self._notices.tell(ev.AnswerRefused, turn.step, sent)
+
+    async def _require_value(
+        self, answering: Answering, reply: v.Message, reason: v.EndReason
+    ) -> None:
+        """Raise unless the turn, which is about to end, has its value; no last hook then."""
+        has_ended = self.turn.phase is Phase.ENDED
+        error = answering.failure(reply, reason, has_ended=has_ended)
+        if error is None:
+            return
+        # A decided answer that is none fails by the error; every other end stays what it is.
+        if reason is not v.EndReason.ANSWERED and not has_ended:
+            self.turn.finish()
+            self.commits.add(r.TurnEnded(self.turn.number, reason))
+            await self._settle()
+        raise error
 
     async def _run_tools(self) -> None:
         """The open calls of the last reply, with their hooks."""
         turn, reply = self.turn, self.turn.reply
         if reply is not None:
             if self._resume:
-                await self._list_tools()
+                await self._offers.take_up()
             services = BatchServices(
                 self._agent,
                 self._conversation,
@@ -329,9 +391,9 @@ class Steps:
                 self._resume,
                 self._context,
             )
-            guard = needs_guard(self._config, self._listed, turn.open_step)
+            guard = needs_guard(self._config, self._offers.listed, turn.open_step)
             make = GuardedBatch if guard else Batch
-            self.batch = make(turn, plan_tool_calls(reply, self._table), services)
+            self.batch = make(turn, plan_tool_calls(reply, self._offers.table), services)
             try:
                 await self._run_batch(reply, self.batch)
             finally:
@@ -430,7 +492,7 @@ class Steps:
         if self.scope is not None:
             self.scope.deadline = math.inf
         deadline = min(self.deadline, first_deadline(scopes_around()))
-        if await compactor.after_turn(self._listed, deadline):
+        if await compactor.after_turn(self._offers.listed, deadline):
             await self._settle()
 
     async def _finalise(self, reply: v.Message) -> None:
@@ -452,6 +514,9 @@ class Steps:
             self._note(limit)
         ending.answer = reply
         await ending.finish_commits(None)
+        reason = self.turn.end_reason
+        if self.answering is not None and reply is not None and reason is not None:
+            await self._require_value(self.answering, reply, reason)
         if reply is not None and not self._completing:
             await self._finalise(reply)
             await ending.finish_commits(None)

@@ -2,8 +2,8 @@
 
 What may live here: the choice of how an object becomes a `Tool`. pydantic is
 not imported here: `_function_tools` loads the module that needs it when the
-first plain function becomes a tool. It is the one lazy import of the library,
-and keeps ``import trio_runner`` quick for programs that use `Tool` objects only.
+first plain function becomes a tool, which keeps ``import trio_runner`` quick for
+programs that use `Tool` objects only. (``structured.py`` does the same for outputs.)
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ What may live here: the scripted model, its script items and its errors.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias, cast
 
 import attrs
@@ -16,6 +16,7 @@ import trio_runner._core.errors as errors
 import trio_runner._core.params as params_
 import trio_runner._core.values as v
 import trio_runner.abc as abc
+from trio_runner._core.structured import StructuredPolicy
 from trio_runner._core.validity import check_history
 
 
@@ -101,6 +102,9 @@ class ScriptedModel:
       check: validate every request (the whole history by `check_history`, and
         that the delta is its tail) and raise `RequestViolation`. With False
         nothing is checked or copied, which keeps a long turn linear.
+      supports_structured_output: stand for a model that can be held to a schema: it takes
+        ``ModelRequest.output``. It does not look whether its script fits.
+      structured_policy: what ``structured_policy="auto"`` means for it.
 
     Attributes:
       requests: every request so far; checked ones hold tuples, made when they came.
@@ -108,7 +112,13 @@ class ScriptedModel:
     """
 
     def __init__(
-        self, replies: Iterable[ScriptItem], *, delay: float = 0.0, check: bool = True
+        self,
+        replies: Iterable[ScriptItem],
+        *,
+        delay: float = 0.0,
+        check: bool = True,
+        supports_structured_output: bool = False,
+        structured_policy: StructuredPolicy = "auto",
     ) -> None:
         if type(replies) is str:
             raise TypeError(
@@ -120,6 +130,8 @@ class ScriptedModel:
         self._script = iter(replies)
         self._delay = delay
         self._check = check
+        self.supports_structured_output: bool = supports_structured_output
+        self.structured_policy: StructuredPolicy = structured_policy
 
     @property
     def calls(self) -> int:
@@ -152,7 +164,10 @@ class ScriptedModel:
             tools=tuple(request.tools),
         )
         self.requests.append(frozen)
-        problems = request_problems(frozen.history, frozen.delta)
+        problems = [
+            *request_problems(frozen.history, frozen.delta),
+            *_offer_problems(frozen, native=self.supports_structured_output),
+        ]
         if problems:
             self._next_item(number)
             violation = RequestViolation(number, problems)
@@ -232,6 +247,20 @@ def _with_ids(number: int, message: v.Message) -> v.Message:
             for position, tool_call in enumerate(message.tool_calls)
         ],
     )
+
+
+def _offer_problems(request: abc.ModelRequest, *, native: bool) -> Iterator[str]:
+    """What a provider would refuse of the tools and of the answer that is wanted."""
+    if request.output is not None and not native:
+        yield (
+            f"it wants the output {request.output.name!r}, and the model does not say "
+            "supports_structured_output"
+        )
+    choice, names = request.params.tool_choice, [tool.name for tool in request.tools]
+    if choice == "required" and not names:
+        yield "a tool is required, and none is offered"
+    if choice not in (*names, "auto", "none", "required", params_.UNSET):
+        yield f"the tool {choice!r} must be called, and is not among those offered: {names}"
 
 
 def request_problems(history: Sequence[v.Message], delta: Sequence[v.Message]) -> tuple[str, ...]:

@@ -240,7 +240,7 @@ class TurnCases(abstract.ABC):
         if self.agent.config.hooks or getattr(self.agent, "tool_runner_hooks", None):
             # Only a hook can deny a call, or cancel it alone.
             found |= {v.CallStatus.DENIED, v.CallStatus.CANCELLED}
-        if self.agent.config.approver is not None:
+        if self.agent.config.approver is not None or params.tool_choice == "none":
             found |= {v.CallStatus.DENIED}
         if self.witness.seams["hook"].raised:
             found |= {v.CallStatus.DENIED}  # a guard that fails guards all the same

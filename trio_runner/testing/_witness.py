@@ -266,6 +266,9 @@ class _Model:
         self._witness = witness
         self._model = model
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)  # what else a model may say of itself
+
     async def reply(self, request: abc.ModelRequest, emit: abc.DeltaSink) -> v.Message:
         return await self._witness.ask(self._model, request, emit)
 
