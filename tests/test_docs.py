@@ -268,7 +268,7 @@ def walked_arrows() -> set[Arrow]:
     passed.take(turn.tool_finished, 1, results[1]).take(turn.step_done)
     passed.take(turn.passed_through, answer)
     walkers = (whole, early, amid, late, suspended, refused, passed)
-    return set().union(*[walker.taken for walker in walkers])
+    return {arrow for walker in walkers for arrow in walker.taken}
 
 
 def test_the_diagram_shows_the_arrows_that_the_turn_machine_takes() -> None:

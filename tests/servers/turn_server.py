@@ -51,7 +51,7 @@ def serve() -> None:
         message = json.loads(line)
         match message.get("method"):
             case "initialize":
-                result = {
+                result: dict[str, object] = {
                     "protocolVersion": message["params"]["protocolVersion"],
                     "capabilities": {"tools": {}},
                     "serverInfo": {"name": "turn", "version": "1"},
