@@ -52,21 +52,6 @@ Say = Callable[[str], None]
 # --- what is installed ----------------------------------------------------------
 
 
-@pytest.fixture(scope="session")
-def npm(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Where the packages of npm are; without them the test is skipped, with the reason."""
-    if pytestconfig.pluginmanager.has_plugin("cacheprovider"):
-        folder = pytestconfig.cache.mkdir("npm")
-    else:
-        folder = tmp_path_factory.getbasetemp().parent / "npm"
-    command = [sys.executable, str(HERE / "foreign" / "install.py"), str(folder)]
-    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
-    if done.returncode == 3:
-        pytest.skip(f"no packages of npm: {done.stdout.strip()}")
-    assert done.returncode == 0, done.stdout
-    return json.loads(done.stdout)
-
-
 def require(module: str) -> None:
     if importlib.util.find_spec(module) is None:
         package = module.replace("_", "-")

@@ -16,7 +16,6 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
-from types import TracebackType
 from typing import Final
 
 import attrs
@@ -89,7 +88,7 @@ class _Place:
     strays: int = 0
 
 
-class HttpLink:
+class HttpLink(web.WebLink):
     """One session with one server; made by `serve`. As a transport it hands out its streams."""
 
     def __init__(
@@ -100,11 +99,7 @@ class HttpLink:
         on_end: Callable[[], None],
         nursery: trio.Nursery,
     ) -> None:
-        self._server = server
-        self._client = client
-        self._name = name
-        self._nursery = nursery
-        self._inbox = streams.Inbox(on_end)
+        super().__init__(server, client, name, on_end, nursery)
         self._linger = _LINGER if server.url.startswith("https:") else 0.0
         #: What the server calls the session, in the older protocol.
         self._session_id: str | None = None
@@ -119,20 +114,8 @@ class HttpLink:
         """Hand out the streams. No checkpoint."""
         return self._inbox, streams.Outbox(self._submit)
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> None:
-        """Do nothing: `serve` ends the session."""
-
     async def how_it_ended(self) -> str:
         """Return nothing: the error says it all. No checkpoint."""
-        return ""
-
-    def last_words(self) -> str:
-        """Return nothing: there is no side channel."""
         return ""
 
     async def _submit(self, item: SessionMessage) -> None:

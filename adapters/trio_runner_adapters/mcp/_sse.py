@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from types import TracebackType
 from typing import Final
 from urllib.parse import urljoin, urlsplit
 
@@ -45,7 +44,7 @@ class _Post:
     through: trio.Event = attrs.field(factory=trio.Event)
 
 
-class SseLink:
+class SseLink(web.WebLink):
     """One connection to one server; made by `serve`. As a transport it hands out its streams."""
 
     def __init__(
@@ -56,11 +55,7 @@ class SseLink:
         on_end: Callable[[], None],
         nursery: trio.Nursery,
     ) -> None:
-        self._server = server
-        self._client = client
-        self._name = name
-        self._nursery = nursery
-        self._inbox = streams.Inbox(on_end)
+        super().__init__(server, client, name, on_end, nursery)
         #: Where messages go; the server says it first.
         self._endpoint = ""
         self._opened = trio.Event()
@@ -84,23 +79,11 @@ class SseLink:
             raise web.WebError(web.as_error(failure).message) from failure
         return self._inbox, streams.Outbox(self._submit)
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> None:
-        """Do nothing: `serve` closes the stream."""
-
     async def how_it_ended(self) -> str:
         """Return in words how the stream ended. No checkpoint."""
         if not self._endpoint:
             return ""
         return "ended its connection" if self._failure is None else "lost its connection"
-
-    def last_words(self) -> str:
-        """Return nothing: there is no side channel."""
-        return ""
 
     async def _submit(self, item: SessionMessage) -> None:
         message = item.message

@@ -9,8 +9,9 @@ from __future__ import annotations
 import http
 import re
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from types import TracebackType
 from typing import Final, Self, TypeAlias
 
 import attrs
@@ -21,6 +22,7 @@ from mcp.shared.dispatcher import coerce_request_id
 from mcp_types.jsonrpc import jsonrpc_message_adapter
 
 import trio_runner_adapters.mcp._errors as errors
+import trio_runner_adapters.mcp._streams as streams
 
 #: Who we are to the server: what `httpx2.AsyncClient` takes as ``auth``.
 Auth: TypeAlias = httpx2.Auth | tuple[str, str]
@@ -84,6 +86,42 @@ class WebServer:
             # A call waits for nobody: a server that never ends its answers must not hold up others.
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),
         )
+
+
+class WebLink:
+    """What the links of both transports are made of, and how they are left.
+
+    Args:
+      client: for all requests; whoever made it closes it.
+      on_end: told when the link has ended by itself.
+      nursery: of its tasks.
+    """
+
+    def __init__(
+        self,
+        server: WebServer,
+        client: httpx2.AsyncClient,
+        name: str,
+        on_end: Callable[[], None],
+        nursery: trio.Nursery,
+    ) -> None:
+        self._server = server
+        self._client = client
+        self._name = name
+        self._nursery = nursery
+        self._inbox = streams.Inbox(on_end)
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> None:
+        """Do nothing: who serves the link ends it."""
+
+    def last_words(self) -> str:
+        """Return nothing: there is no side channel."""
+        return ""
 
 
 class WebError(Exception):
