@@ -21,6 +21,7 @@ import trio_runner
 
 PACKAGE = pathlib.Path(trio_runner.__file__).parent
 SWEEP = pathlib.Path(__file__).parent / "test_sweep_agent_tools.py"
+CRASHES = pathlib.Path(__file__).parent / "test_agent_tools_crash.py"
 
 RUN = """
 import importlib.util, json, logging, sys
@@ -30,8 +31,15 @@ swept = sys.modules["swept"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(swept)
 logging.getLogger("trio_runner").propagate = False
 turn, faults = json.loads(sys.argv[2])
-report = swept.sweep(swept.NestedTurn(**turn), faults=faults, seeds=[0], max_failures=20)
-print(json.dumps([v for failure in report.failures for v in failure.violations]))
+if hasattr(swept, "cuts"):
+    turns = [swept.CutTurn(left) for left in swept.cuts()[5:]]
+else:
+    turns = [swept.NestedTurn(**turn)]
+found = []
+for each in turns:
+    report = swept.sweep(each, faults=faults, seeds=[0], max_failures=20)
+    found += [v for failure in report.failures for v in failure.violations]
+print(json.dumps(found))
 """
 
 
@@ -42,7 +50,7 @@ class Mutant:
     Attributes:
       old: stands in the file exactly once.
       says: stands in a violation.
-      turn, fault: what is swept.
+      turn, fault, sweep: what is swept, and by which file.
     """
 
     name: str
@@ -52,6 +60,7 @@ class Mutant:
     says: str
     turn: dict[str, Any]
     fault: str = "cancel"
+    sweep: pathlib.Path = SWEEP
 
 
 MUTANTS = [
@@ -74,8 +83,8 @@ MUTANTS = [
     Mutant(
         "usage_is_counted_twice",
         "_shell/agent_tools.py",
-        "else last.total_usage\n",
-        "else last.total_usage + last.usage\n",
+        "            usage += last.total_usage\n",
+        "            usage += last.total_usage + last.usage\n",
         "; the sum is ",
         {},
     ),
@@ -130,15 +139,33 @@ MUTANTS = [
         "'session': None",
         {},
     ),
+    Mutant(
+        "a_call_that_runs_again_begins_anew",
+        "_shell/agent_tools.py",
+        "if self._attempt > 1 and _asks(clone, prompt):",
+        "if self._attempt > 99:",
+        "once: ",
+        {},
+        sweep=CRASHES,
+    ),
+    Mutant(
+        "a_turn_of_another_call_is_gone_on_with",
+        "_shell/agent_tools.py",
+        "    return asked_by is not None and asked_by == prompt.meta[nested.ASKED_BY]\n",
+        "    return asked_by is None\n",
+        "once: ",
+        {},
+        sweep=CRASHES,
+    ),
 ]
 #: Each sweep that is asked of a mutant.
-SWEEPS = [json.loads(each) for each in {json.dumps([m.turn, [m.fault]]) for m in MUTANTS}]
+SWEEPS = sorted({(str(m.sweep), json.dumps([m.turn, [m.fault]])) for m in MUTANTS})
 
 
-def found_in(root: pathlib.Path, turn: dict[str, Any], faults: list[str]) -> list[str]:
+def found_in(root: pathlib.Path, sweep: str, what: str) -> list[str]:
     """What the sweep says of the package below ``root``."""
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", RUN, str(SWEEP), json.dumps([turn, faults])],
+        [sys.executable, "-W", "ignore", "-c", RUN, sweep, what],
         env={**os.environ, "PYTHONPATH": str(root)},
         cwd=root,
         stdin=subprocess.DEVNULL,
@@ -160,12 +187,12 @@ def test_a_planted_fault_is_caught(mutant: Mutant, tmp_path: pathlib.Path) -> No
     source = path.read_text()
     assert source.count(mutant.old) == 1, f"{mutant.name}: not one {mutant.old!r}"
     path.write_text(source.replace(mutant.old, mutant.new))
-    found = found_in(tmp_path, mutant.turn, [mutant.fault])
+    found = found_in(tmp_path, str(mutant.sweep), json.dumps([mutant.turn, [mutant.fault]]))
     assert any(mutant.says in each for each in found), found
 
 
 @pytest.mark.slow
 @pytest.mark.mutant
 def test_the_same_sweeps_find_nothing_in_the_unchanged_package() -> None:
-    for turn, faults in SWEEPS:
-        assert found_in(PACKAGE.parent, turn, faults) == []
+    for sweep, what in SWEEPS:
+        assert found_in(PACKAGE.parent, sweep, what) == []

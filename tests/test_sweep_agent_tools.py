@@ -7,6 +7,7 @@ are sampled, spread evenly over the whole.
 
 from __future__ import annotations
 
+import pathlib
 from collections.abc import Iterator
 from typing import Any, Self
 
@@ -14,7 +15,7 @@ import pytest
 import trio
 
 import trio_runner as tr
-from trio_runner.testing import ScriptedModel, ScriptItem, call, sweep
+from trio_runner.testing import ScriptedModel, ScriptItem, call, sweep, sweep_lines
 from trio_runner.testing._faults import FAULTS
 from trio_runner.testing._inline_sqlite import IN_MEMORY, InlineEngine
 from trio_runner.testing._outcome import Outcome
@@ -159,6 +160,7 @@ class NestedTurn(TurnCases):
             stored=journal.stored(NESTED),
             journal_failed=self._journal_failed,
             grace=None,  # it is part of the turn around it, and of its grace
+            exact_starts=self._exact_starts,
             own_errors=self._may_raise(),
         )
 
@@ -271,3 +273,19 @@ def test_a_store_that_hangs_is_left_within_one_grace(full_sweeps: bool) -> None:
     )
     report.raise_if_failed()
     assert report.positions >= 20
+
+
+@pytest.mark.parametrize("restrict_ki", [True, False], ids=["run", "plain trio"])
+def test_ctrl_c_at_any_line_keeps_the_contract_of_both_turns(
+    restrict_ki: bool, full_sweeps: bool
+) -> None:
+    """Under a plain `trio.run` a call may count as started just before its tool is entered."""
+    package = pathlib.Path(tr.__file__).parent
+    report = sweep_lines(
+        NestedTurn("until_done", delay=0.5, exact_starts=restrict_ki),
+        paths=[package / "_core", package / "_shell", package / "_journal"],
+        restrict_ki=restrict_ki,
+        max_positions=None if full_sweeps else 60,
+    )
+    report.raise_if_failed()
+    print(restrict_ki, report.positions, "lines")

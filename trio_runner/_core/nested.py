@@ -166,7 +166,7 @@ def passed_through(history: Sequence[v.Message], *, chosen: bool) -> v.Message |
     attached: list[v.ContentBlock] = []
     results: tuple[v.ToolResult, ...] = ()
     for message in reversed(history):
-        if message.tool_results:
+        if message.tool_results and not message.content:
             results = message.tool_results
             break
         if message.role != "user" or "attached_by" not in message.meta:

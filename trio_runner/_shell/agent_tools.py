@@ -331,7 +331,9 @@ class _NestedCall:
 
     def _meta(self) -> dict[str, Any]:
         last = self._clone.last_turn
-        usage = v.Usage() if last is None else last.total_usage
+        usage = self._clone.usage.summaries
+        if last is not None:
+            usage += last.total_usage
         end_reason = None if last is None else last.end_reason
         return nested.AgentTurn(
             agent=self._clone.name,

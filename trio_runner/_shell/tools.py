@@ -97,7 +97,7 @@ def as_tool(obj: object) -> abc.Tool:
             return _function_tools().function_tool(obj)
         case _:
             raise TypeError(
-                f"tools holds a {type(obj).__name__}; expected functions, Tool objects "
+                f"tools holds a {type(obj).__name__}; expected functions, Tool objects, agents "
                 "and toolsets (objects with list_tools, __aenter__ and __aexit__)"
             )
 
