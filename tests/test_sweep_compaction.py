@@ -9,6 +9,7 @@ and a summariser is never shown half a step.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -88,9 +89,14 @@ class CompactingTurn(ReferenceTurn):
             yield f"the templates are gone: {history}"
         if not summaries and history[: len(EARLIER)] != EARLIER:
             yield f"without a summary, what was said is gone: {history}"
+        last = self.agent.last_turn
+        runs = last is not None and last.end_reason is not tr.EndReason.ANSWERED
+        if runs and "go" not in [message.text for message in history]:
+            yield f"the turn has no answer, and its input is gone: {history}"
         stored: Sequence[r.Record] = () if self.journal is None else self.journal.stored(SESSION)
         if any(type(each) is r.TurnStarted for each in stored):
-            yield from self.check_said(tr.full_history(stored))
+            with contextlib.suppress(tr.RecordError):  # that is C2's
+                yield from self.check_said(tr.full_history(stored))
 
     def check_said(self, said: Sequence[tr.Message]) -> Iterator[str]:
         texts = [message.text for message in said if message.text]
