@@ -66,6 +66,7 @@ HEAVY: Mapping[str, frozenset[str]] = {
     "trio_runner._journal._file": frozenset(),
     "trio_runner._journal._admin": frozenset(),
     "trio_runner.testing.session_machine": frozenset({"hypothesis"}),
+    "trio_runner.testing._session_model": frozenset({"hypothesis"}),
     "trio_runner.testing._session_play": frozenset({"hypothesis"}),
     "trio_runner.testing.strategies._turns": frozenset({"hypothesis"}),
 }

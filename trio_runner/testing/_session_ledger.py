@@ -236,6 +236,8 @@ class SessionLedger:
 
         What is gone is there again when a crash takes the compaction back.
         """
+        if self.dead:
+            return  # the process goes on to its next checkpoint, and nothing of it is kept
         self.history_was_trimmed(gone)
         behind = set(marks_of(kept))
         places = [place for place, item in enumerate(self.items) if item.mark in behind]

@@ -25,6 +25,7 @@ from trio_runner.testing._session_ledger import (
     number_of,
     valid,
 )
+from trio_runner.testing._session_model import PlayedModel, PlayedSummarizer
 
 SESSION: Final = "session"
 #: Seconds after which a visit is cancelled: some tools end in no other way.
@@ -41,56 +42,13 @@ _EXPECTED: Final = (
 )
 
 
-class _Model:
-    """Plays the replies of the turn that runs."""
-
-    def __init__(self, ledger: SessionLedger) -> None:
-        self._ledger = ledger
-        self.replies: Iterator[plans.ReplyPlan] = iter(())
-
-    async def reply(self, request: tr.ModelRequest, emit: tr.DeltaSink) -> tr.Message:
-        """Checkpoints: as planned."""
-        del emit
-        ledger = self._ledger
-        ledger.model_called(tuple(request.history), tuple(request.delta))
-        plan = next(self.replies, plans.Says(steps=0))
-        match plan:
-            case plans.SaysAnything():
-                await trio.lowlevel.checkpoint()
-                return plan.message
-            case _:
-                for _ in range(plan.steps):
-                    await trio.lowlevel.checkpoint()
-                return self._made(plan)
-
-    def _made(self, plan: plans.Asks | plans.Says | plans.FailsToReply) -> tr.Message:
-        ledger = self._ledger
-        mark = ledger.new_mark("re")
-        match plan:
-            case plans.Asks():
-                calls = [
-                    tr.ToolCall.from_model(
-                        id=each.id, name=each.tool, arguments={"number": ledger.new_call(each)}
-                    )
-                    for each in plan.calls
-                ]
-                message = tr.Message.assistant(mark, tool_calls=calls, stop_reason=plan.stop_reason)
-            case plans.Says():
-                message = tr.Message.assistant(mark, stop_reason=plan.stop_reason)
-            case plans.FailsToReply():
-                raise plan.kind("no reply")
-            case _:
-                assert_never(plan)
-        ledger.said(mark)
-        return message
-
-
 class SessionPlay:
     """One session on one journal, and the agents that open it one after the other.
 
     Args:
       journal: where the session is.
       healthy: whether the journal keeps everything it is given.
+      compaction: when the agents compact the session by themselves.
     """
 
     def __init__(
@@ -100,13 +58,16 @@ class SessionPlay:
         healthy: bool = True,
         durability: tr.Durability = "best_effort",
         grace: float = 5.0,
+        compaction: tr.Compaction | None = None,
     ) -> None:
         self.ledger: SessionLedger = SessionLedger()
         self.ledger.healthy = healthy
         self.journal = journal
         self._durability: tr.Durability = durability
         self._grace = grace
-        self._model = _Model(self.ledger)
+        self._compaction = compaction
+        self._model = PlayedModel(self.ledger)
+        self._notes = PlayedSummarizer(self.ledger)
         limiter = trio.CapacityLimiter(1)
         self._tools = [
             self._tool("work"),
@@ -138,6 +99,8 @@ class SessionPlay:
             observers=[self],
             grace=self._grace,
             durability=self._durability,
+            compaction=self._compaction,
+            summarizer=self._notes,
         )
 
     # --- the tools and the observer -----------------------------------------------
@@ -180,8 +143,15 @@ class SessionPlay:
         """What an observer sees is valid at every event."""
         ledger = self.ledger
         ledger.problems += valid("the history an observer sees", self.agent.history)
-        if type(event) is ev.TurnStarted and not event.resumed:
-            ledger.turn_begins(self._input, aside=self._aside)
+        match event:
+            case ev.TurnStarted(resumed=False):
+                ledger.turn_begins(self._input, aside=self._aside)
+            case ev.Compacted(summary=summary) if not ledger.dead:
+                place = self.agent.history.index(summary)
+                kept = self.agent.history[place + 1 :]
+                ledger.history_was_compacted(self._notes.gone, kept, summary.text)
+            case _:
+                pass
 
     # --- a visit --------------------------------------------------------------------
 

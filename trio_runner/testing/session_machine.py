@@ -6,8 +6,8 @@ in ``_session_play.py`` and ``_session_ledger.py``.
 
 Turns with all kinds of replies, tools, hooks and callers; cancels, deadlines,
 Ctrl-C, crashing siblings and power cuts at any task step, one or two of them;
-histories cut, loaded and cleared; the session opened again by a new agent. After
-each, what the agent and the journal say is compared with what happened::
+histories cut, loaded, cleared and compacted by themselves; the session opened again by
+a new agent. After each, what the agent and the journal say is compared with what happened::
 
     class TestMySession(SessionMachine.TestCase):
         pass
@@ -41,6 +41,8 @@ from trio_runner.testing.strategies import (
 PlannedFault = tuple[str, int]
 
 _POWER_CUT: Final = "power_cut"
+#: Tokens of a context window that a few turns fill, beside the tools.
+_SMALL: Final = 100
 
 
 def fault_plans() -> st.SearchStrategy[tuple[PlannedFault, ...]]:
@@ -79,13 +81,26 @@ class SessionMachine(RuleBasedStateMachine):
         | journal_behaviours(healthy=True)
         | journal_behaviours(),
         durability=st.sampled_from(("best_effort", "best_effort", "strict")),
+        compaction=st.none()
+        | st.builds(
+            tr.Compaction,
+            context_window=st.integers(_SMALL, 2 * _SMALL),
+            keep_turns=st.integers(0, 2),
+            keep_steps=st.integers(1, 2),
+        ),
     )
-    def begin(self, behaviour: JournalBehaviour, durability: tr.Durability) -> None:
-        """A new session on a new journal."""
+    def begin(
+        self,
+        behaviour: JournalBehaviour,
+        durability: tr.Durability,
+        compaction: tr.Compaction | None = None,
+    ) -> None:
+        """A new session on a new journal; its agents compact it as ``compaction`` says."""
         self.play = SessionPlay(
             self.make_journal(behaviour),
             healthy=behaviour.is_healthy,
             durability=durability,
+            compaction=compaction,
         )
 
     @rule(
