@@ -13,6 +13,7 @@ from hypothesis import given, settings
 
 import trio_runner as tr
 import trio_runner.events as ev
+import trio_runner.records as records
 from trio_runner.testing import Scripted, ScriptedModel, call
 
 USAGE = tr.Usage(60, 40)
@@ -521,6 +522,22 @@ async def test_an_answer_that_is_there_when_the_seconds_are_up_is_an_answer(
     assert log.limits == []
     assert len(pondered) == (where != "commit")  # once, although it was cut
     assert tr.fold(journal.stored("s")).messages == agent.history
+
+
+@pytest.mark.parametrize("limited", [{"model_calls": 1}, {"seconds": 3}])
+async def test_the_end_is_durable_before_the_hook_that_follows_it(
+    limited: dict[str, Any], autojump_clock: trio.testing.MockClock
+) -> None:
+    async def look(runner: tr.ToolRunner, message: tr.Message) -> None:
+        seen.append(type(journal.stored("s")[-1]))
+
+    journal, seen = tr.MemoryJournal(delay=0.2), list[type]()
+    hooks = tr.ToolRunnerHooks(after_turn_complete=look)
+    agent = Log().agent(asks(call("slow")), answers(), hooks=hooks, journal=journal, session="s")
+    async with agent:
+        with tr.limits(**limited):
+            await agent.generate("go")
+    assert seen == [records.TurnEnded]
 
 
 async def test_a_tools_cleanup_is_the_tools_also_when_the_seconds_are_up(
