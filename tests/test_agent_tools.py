@@ -415,3 +415,40 @@ async def test_a_copy_of_the_tool_is_still_one() -> None:
     agent = agent_of("alice", call("ask", id="c", message="?"), "done", tools=[made])
     await agent.generate("go")
     assert [result.text for result in results_of(agent)] == ["yes"]
+
+
+async def test_a_prompt_that_says_nothing_is_told_to_the_model() -> None:
+    child = agent_of("bob")
+    agent = agent_of("alice", asking(), "oh")
+    agent.add_agent_tool(child, prompt=lambda _: "  ")
+    await agent.generate("go")
+    (result,) = results_of(agent)
+    assert result.status is tr.CallStatus.INVALID_ARGUMENTS
+    assert "nothing to ask" in result.text
+
+
+class ByHand:
+    """The context of a call that no turn makes."""
+
+    call_id = "c"
+    attempt = 1
+    idempotency_key = "k/1:0:c"
+    arguments: tr.JSONObject = {"message": "?"}  # noqa: RUF012  read only
+
+
+@pytest.mark.parametrize(("said", "status"), [("yes", "ok"), (ValueError("no"), "error")])
+async def test_the_tool_may_be_called_by_hand_and_is_kept_nowhere(said: Any, status: str) -> None:
+    child = agent_of("bob", said, journal=tr.MemoryJournal(), session="own")
+    context: Any = ByHand()
+    result: Any = await tr.agent_tool(child).call({"message": "?"}, context)
+    assert result.status == status
+    assert told(result)["session"] is None
+
+
+async def test_a_call_by_hand_may_be_cancelled() -> None:
+    child = agent_of("bob", "never")
+    context: Any = ByHand()
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await tr.agent_tool(child).call({"message": "?"}, context)
+    assert scope.cancelled_caught

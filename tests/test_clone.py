@@ -106,7 +106,8 @@ class Box:
     def __init__(self, *, fails: int = 0) -> None:
         self.name = "box"
         self.fails = fails
-        self.opened = self.closed = 0
+        self.opened: int = 0
+        self.closed: int = 0
 
         async def use(arguments: tr.JSONObject, context: tr.ToolContext) -> str:
             assert self.opened == self.closed + 1
@@ -199,3 +200,27 @@ async def test_what_is_added_while_the_agent_is_open_is_opened_for_each_call() -
         agent.add_agent_tool(child)
         await agent.generate("go")
         assert (box.opened, box.closed) == (1, 1)
+
+
+async def test_toolsets_that_are_closing_are_opened_again_when_they_are_closed(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    class Slow(Box):
+        async def __aenter__(self) -> Self:
+            assert self.opened == self.closed
+            return await super().__aenter__()
+
+        async def __aexit__(self, *_: object) -> None:
+            await trio.sleep(2)
+            self.closed += 1
+
+    box = Slow()
+    child = agent_of("bob", tools=[box])
+    agent = agent_of("alice", tools=[child])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(enter, agent)
+        await trio.sleep(1)  # it has been entered, and is closing
+        assert (box.opened, box.closed) == (1, 0)
+        async with child:
+            assert (box.opened, box.closed) == (2, 1)
+    assert (box.opened, box.closed) == (2, 2)

@@ -135,6 +135,15 @@ async def test_a_message_that_was_added_for_the_model_is_shown_to_it(point: str)
     assert reply.text == "Here you are."
 
 
+async def test_a_history_that_a_hook_has_replaced_goes_to_the_model() -> None:
+    async def replace(runner: tr.ToolRunner, _: tr.Message) -> None:
+        runner.replace_history([tr.Message.user("forget it")])
+
+    agent = agent_of("a", BATCH, "Forgotten.", params=PASS)
+    reply = await agent.generate("go", hooks=tr.ToolRunnerHooks(after_tool_call=replace))
+    assert reply.text == "Forgotten."
+
+
 async def test_a_paused_reply_goes_back_to_the_model() -> None:
     paused = tr.Message.assistant("wait", stop_reason=tr.StopReason.PAUSE)
     agent = agent_of("a", paused, "done", params=PASS)
