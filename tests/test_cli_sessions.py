@@ -453,6 +453,7 @@ def test_resume_as_json_is_the_answer_and_how_the_turn_ended(run: Run) -> None:
         "session_id": "cut",
         "end_reason": "answered",
         "answer": "then 4",
+        "pending": [],
     }
 
 

@@ -4,7 +4,8 @@ What may live here: the commands' options, and the order of what they do. What t
 is `trio_runner.SqliteJournal`; what they show is ``sessions_view.py``.
 
 Exit status: 0 done; 1 the file or a session is damaged, or the system refused; 2 used wrongly
-(no such session, one that is in use, no journal); 130 Ctrl-C.
+(no such session, one that is in use, no journal); 3 the turn that was resumed waits for decisions;
+130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import functools
 import io
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -128,7 +129,8 @@ def sessions() -> None:
     They are read from a journal's file (--path, after the command's name), also
     while other processes write it.
 
-    Exit status: 0 done, 1 damage or a disk that refuses, 2 used wrongly, 130 Ctrl-C.
+    Exit status: 0 done, 1 damage or a disk that refuses, 2 used wrongly, 3 the turn that was
+    resumed waits for decisions, 130 Ctrl-C.
     """
 
 
@@ -284,16 +286,42 @@ def delete(place: Place, *, session: str, yes: bool, as_json: bool) -> int:
     metavar="TARGET",
     help="MODULE:factory or PATH.py:factory; the factory takes journal= and session=.",
 )
+@click.option("--approve", multiple=True, metavar="ID", help="Let a call that waits run.")
+@click.option("--deny", multiple=True, metavar="ID=REASON", help="Refuse a call that waits.")
 @_json
 @_command
-def resume(place: Place, *, session: str, target: str, as_json: bool) -> int:
+def resume(
+    place: Place,
+    *,
+    session: str,
+    target: str,
+    approve: tuple[str, ...],
+    deny: tuple[str, ...],
+    as_json: bool,
+) -> int:
     """Go on with the turn of a session that has no answer yet, and show the answer.
 
-    No tool runs twice, unless it says that it may.
+    No tool runs twice, unless it says that it may. A turn that is suspended goes on with
+    decisions on the calls that wait; without any they are shown.
     """
     place.check()
+    decisions = _decisions(approve, deny)
     place.journal.export_jsonl(session)  # refuses one that is not there: it would be made
     try:
-        return sessions_resume.Resumption(place.journal, session, target).run(as_json=as_json)
+        return sessions_resume.Resumption(place.journal, session, target, decisions).run(
+            as_json=as_json
+        )
     except (check_target.TargetError, tr.UsageError) as error:
         return _complain(error, 2)
+
+
+def _decisions(approved: Iterable[str], denied: Iterable[str]) -> dict[str, tr.Decision]:
+    decisions: dict[str, tr.Decision] = {}
+    for call_id in approved:
+        decisions[call_id] = tr.Approve()
+    for given in denied:
+        call_id, _, reason = given.partition("=")
+        if call_id in decisions:
+            raise click.UsageError(f"call {call_id!r} is approved and denied; expected one of them")
+        decisions[call_id] = tr.Deny(reason)
+    return decisions

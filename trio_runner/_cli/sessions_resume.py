@@ -9,37 +9,58 @@ import contextlib
 import inspect
 import json
 import sys
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import trio_runner as tr
 import trio_runner._cli.check_target as check_target
+import trio_runner._cli.sessions_view as sessions_view
 import trio_runner._cli.terminal as terminal
+
+#: The exit status when the turn waits for decisions.
+WAITS: Final = 3
 
 
 class Resumption:
     """One use of the command.
 
+    Args:
+      decisions: on calls that wait, by id.
+
     Raises:
       TargetError: there is no such factory, or it makes no agent on a session.
     """
 
-    def __init__(self, journal: tr.SqliteJournal, session: str, target: str) -> None:
+    def __init__(
+        self,
+        journal: tr.SqliteJournal,
+        session: str,
+        target: str,
+        decisions: Mapping[str, tr.Decision],
+    ) -> None:
         with contextlib.redirect_stdout(sys.stderr):  # stdout is for the answer
             self._agent = _agent(journal, session, target)
         self._session = session
+        self._decisions = dict(decisions)
+        #: The calls that wait, when nothing more can be done.
+        self._pending: Sequence[tr.PendingCall] = ()
 
     def run(self, *, as_json: bool) -> int:
         """Resume the turn and show its answer; return the exit status.
 
         Raises:
           NothingToResumeError: the session has no turn without an answer.
+          DecisionError: a decision does not fit.
         """
         error: Exception | None = None
         reply: tr.Message | None = None
         try:
             with contextlib.redirect_stdout(sys.stderr):
                 reply = tr.run(self._resume)
-        except (tr.JournalError, tr.NothingToResumeError):
+        except (tr.JournalError, tr.NothingToResumeError, tr.DecisionError):
             raise
+        except tr.TurnSuspendedError:
+            pass  # nothing was decided: what waits is shown
         except KeyboardInterrupt:
             return self._interrupted()
         # The agent is the user's, and may raise anything.
@@ -54,7 +75,10 @@ class Resumption:
 
     async def _resume(self) -> tr.Message:
         async with self._agent as agent:
-            return await agent.resume()
+            self._pending = agent.pending
+            reply = await agent.resume(decisions=self._decisions or None)
+            self._pending = agent.pending
+            return reply
 
     def _show(self, reply: tr.Message | None, error: Exception | None, *, as_json: bool) -> int:
         last = self._agent.last_turn
@@ -65,12 +89,21 @@ class Resumption:
             trace = terminal.printable(check_target.trace_of(error))
             sys.stderr.write(f"trio-runner sessions: the turn failed:\n{trace}\n")
         if as_json:
-            report = {"session_id": self._session, "end_reason": end_reason, "answer": answer}
+            report: dict[str, object] = {
+                "session_id": self._session,
+                "end_reason": end_reason,
+                "answer": answer,
+                "pending": [each.as_json() for each in self._pending],
+            }
             out.raw(json.dumps(report) + "\n")
-        elif answer is not None:
+        elif answer and answer.strip():
             out.line(answer)
         lost = out.finish()
-        return 1 if lost or error is not None else 0
+        if lost or error is not None:
+            return 1
+        for line in sessions_view.pending_lines(self._pending):
+            sys.stderr.write(f"{terminal.printable(line)}\n")
+        return WAITS if self._pending else 0
 
     def _interrupted(self) -> int:
         sys.stderr.write(

@@ -18,6 +18,7 @@ import rich.box
 import rich.table
 import rich.text
 
+import trio_runner as tr
 import trio_runner._cli.terminal as terminal
 from trio_runner.sessions import JournalReport, SessionSummary
 
@@ -119,6 +120,8 @@ def show_session(summary: SessionSummary, page: str) -> int:
             f"compacted {_times(summary.compactions)}: summaries took the place of "
             f"{summary.replaced_messages} messages, and the history has {summary.messages}"
         )
+    for line in pending_lines(summary.pending):
+        out.line(line, "yellow")
     out.line("")
     for line in page.splitlines():
         style = "bold" if line.startswith(("# ", "## ", "**")) else ""
@@ -128,6 +131,18 @@ def show_session(summary: SessionSummary, page: str) -> int:
 
 def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
+
+
+def pending_lines(pending: Sequence[tr.PendingCall]) -> list[str]:
+    """A line for each call that waits, and how to decide on it; none without any."""
+    if not pending:
+        return []
+    lines = ["waits for a word on these calls (--approve ID, --deny ID=REASON of resume):"]
+    for each in pending:
+        what = "approval" if each.waits_for == "approval" else "its result, from the application"
+        arguments = _one_line(json.dumps(each.arguments))
+        lines.append(_one_line(f"  {each.call_id}: {each.name} {arguments} waits for {what}"))
+    return lines
 
 
 def show_json(summary: SessionSummary, lines: bytes) -> int:

@@ -22,6 +22,7 @@ import trio_runner._core.values as v
 from trio_runner._core.describe import shorten, type_name
 from trio_runner._core.open_step import OpenStep
 from trio_runner._core.planning import PlannedToolCall, ToolT
+from trio_runner._core.quick import ByFields
 from trio_runner._core.turn import Turn
 
 #: Characters of edited arguments that the model is shown.
@@ -97,8 +98,8 @@ Decision: TypeAlias = Approve | Deny | Defer
 # --- what waits -----------------------------------------------------------------
 
 
-@attrs.frozen(eq=False)
-class PendingCall:
+@attrs.frozen(eq=False, repr=False)
+class PendingCall(ByFields):
     """A call that waits for somebody's word.
 
     Attributes:
@@ -114,6 +115,16 @@ class PendingCall:
     arguments: Mapping[str, Any]
     arguments_hash: str
     waits_for: r.WaitsFor
+
+    def as_json(self) -> dict[str, Any]:
+        """Every field as plain JSON, for whoever decides elsewhere."""
+        return {
+            "call_id": self.call_id,
+            "name": self.name,
+            "arguments": json_data.copy_json(self.arguments),
+            "arguments_hash": self.arguments_hash,
+            "waits_for": self.waits_for,
+        }
 
     def approve(self, arguments: Mapping[str, Any] | None = None) -> Approve:
         """Let this very call run; with other ``arguments`` where they are given."""

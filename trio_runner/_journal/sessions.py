@@ -17,6 +17,7 @@ import attrs
 import trio_runner._core.records as r
 import trio_runner._core.values as v
 import trio_runner._journal.faults as faults
+from trio_runner._core.approval import PendingCall, pending_calls
 from trio_runner._core.fold import fold
 from trio_runner._core.quick import ByFields
 from trio_runner._core.turn import Phase
@@ -67,6 +68,8 @@ class SessionSummary(ByFields):
         ``records`` and ``size_bytes`` say anything.
       torn: records at the end of the file that are not as they were written; the next opening
         for writing, of any session, takes them out.
+      pending: the calls of the newest turn that wait for a word, when it is suspended, or a
+        crash came while its approver was asked.
     """
 
     session_id: str
@@ -84,6 +87,7 @@ class SessionSummary(ByFields):
     torn: int = 0
     compactions: int = 0
     replaced_messages: int = 0
+    pending: tuple[PendingCall, ...] = ()
 
     @property
     def state(self) -> str:
@@ -101,6 +105,7 @@ class SessionSummary(ByFields):
         }
         for name in ("first_at", "last_at"):
             fields[name] = None if fields[name] is None else fields[name].isoformat()
+        fields["pending"] = [each.as_json() for each in self.pending]
         fields["end_reason"] = None if self.end_reason is None else self.end_reason.value
         return {**fields, "state": self.state}
 
@@ -137,6 +142,7 @@ def summarise(
         torn=torn,
         compactions=compactions,
         replaced_messages=replaced,
+        pending=pending_calls(turn),
     )
 
 
