@@ -148,6 +148,15 @@ class Machine:
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout.splitlines()[-1])
 
+    def finish(self) -> dict[str, list[str]]:
+        """Processes until the turn is answered; the results by call."""
+        for _ in range(4):
+            end, pending, results = self.run()
+            if end == "answered":
+                assert pending == []
+                return results
+        raise AssertionError("four processes did not bring the turn to its answer")
+
     @property
     def happened(self) -> Counter[str]:
         return Counter(self.effects.read_text().split("\n")[:-1] if self.effects.exists() else [])
@@ -202,11 +211,7 @@ def test_killed_around_each_record_it_comes_to_the_same_end(
             assert machine.run(when, die_at=deciding) is None, where
         begun = {e.call_id for e in machine.records if type(e) is r.ToolStarted}
         finished = {e.result.call_id for e in machine.records if type(e) is r.ToolFinished}
-        for _ in range(4):
-            end, pending, results = machine.run()
-            if end == "answered":
-                break
-        assert (end, pending) == ("answered", []), where
+        results = machine.finish()
         # Never the denied one, nothing twice, nothing with other arguments.
         assert machine.happened <= Counter({"look 1": 1, "pay 20": 1}), where
         assert results["c3"][0] == "denied", where
@@ -226,11 +231,7 @@ def test_killed_while_the_approver_is_asked_the_calls_wait(tmp_path: Path) -> No
     held = {each.call_id for each in stored if type(each) is r.CallHeld}
     # What was recorded may or may not have reached the disk; nothing ran unasked in any case.
     assert held in ({"c2", "c3"}, set())
-    for _ in range(3):
-        end, _, results = machine.run()
-        if end == "answered":
-            break
-    assert end == "answered"
+    results = machine.finish()
     assert results["c2"] == ["ok", "paid 20"]
     assert results["c3"][0] == "denied"
     assert {line for line in machine.happened if not line.startswith("look")} == {asked, "pay 20"}
