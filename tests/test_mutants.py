@@ -209,11 +209,11 @@ class Commits:
         (
             put(
                 f"""
-            message = await self._step(steps, self._scope)
+            message = await self._step(steps, scope, scopes)
             {CHECK}
 """,
                 """
-            message = await self._step(steps, self._scope)
+            message = await self._step(steps, scope, scopes)
 """,
             ),
             cut(f"        if exc is None:\n            {CHECK}"),
