@@ -47,7 +47,11 @@ class FastMcpToolset:
 
     The tools are read, all pages, when the client is entered. A call ends by its answer, by
     the connection's end, by its timeout or by a cancel, which fastmcp passes on to the server.
-    A connection that is lost is not made anew: later calls fail, and say so.
+    A connection that is lost is not made anew, since what that takes (the client's factory,
+    signing in, a handler's state) is the program's: later calls fail, and say so, until the
+    toolset is left by all and entered again. For the same reason a change of the list is
+    taken up then: fastmcp tells it only to the handler that the client was made with.
+    `McpToolset` does both by itself.
 
     Args:
       factory: makes the client: ``lambda: fastmcp.Client("https://…")``, or an async function
