@@ -150,6 +150,8 @@ class _Models:
         self._by_class: dict[type, Any] = {}
         self._by_name: dict[str, Any] = {}
         self._made: list[type[pydantic.BaseModel]] = []
+        #: Those that are being looked at: one within itself stays as it is.
+        self._typed_dicts: list[object] = []
 
     def type_with_models(self, hint: object) -> Any:
         """``hint`` with a model in the place of each attrs class in it."""
@@ -162,7 +164,7 @@ class _Models:
     def _changed(self, hint: Any) -> Any:
         if isinstance(hint, type) and attrs.has(hint):
             return self._model_of(hint)
-        if _is_plain_typed_dict(hint):
+        if typing_extensions.is_typeddict(hint) and hint not in self._typed_dicts:
             return self._typed_dict_of(hint)
         origin, arguments = typing.get_origin(hint), typing.get_args(hint)
         if origin is None or origin is typing.Literal or not arguments:
@@ -177,15 +179,18 @@ class _Models:
         return origin[changed[0] if len(changed) == 1 else changed]
 
     def _typed_dict_of(self, cls: Any) -> Any:
+        self._typed_dicts.append(cls)
         hints: dict[str, Any] = typing.get_type_hints(cls, include_extras=True)
-        fields: dict[str, Any] = {}
+        changed = {name: self._changed(hint) for name, hint in hints.items()}
+        self._typed_dicts.remove(cls)
+        if not _is_refused(cls) and all(changed[name] is hint for name, hint in hints.items()):
+            return cls
         for name, hint in hints.items():
             says = typing.get_origin(hint) in (typing.Required, typing.NotRequired)
-            changed = self._changed(hint)
-            optional = not says and name not in cls.__required_keys__
-            fields[name] = typing.NotRequired[changed] if optional else changed
+            if not says and name not in cls.__required_keys__:
+                changed[name] = typing.NotRequired[changed[name]]
         make: Any = typing_extensions.TypedDict  # called as type checkers do not know it
-        made = make(cls.__name__, fields)
+        made = make(cls.__name__, changed)
         made.__doc__ = cls.__doc__
         return made
 
@@ -216,13 +221,9 @@ class _Models:
         return made
 
 
-def _is_plain_typed_dict(hint: object) -> bool:
+def _is_refused(typed_dict: object) -> bool:
     """Whether pydantic refuses it: before 3.12, ``typing.TypedDict`` forgets what it inherits."""
-    return (
-        sys.version_info < (3, 12)
-        and type(hint).__module__ == "typing"
-        and typing.is_typeddict(hint)
-    )
+    return sys.version_info < (3, 12) and type(typed_dict).__module__ == "typing"
 
 
 def _field(attribute: attrs.Attribute[Any]) -> Any:
