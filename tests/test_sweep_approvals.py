@@ -17,7 +17,7 @@ import trio.testing
 
 import trio_runner as tr
 from trio_runner import records as r
-from trio_runner.testing import Case, Outcome, ScriptedModel, call, sweep
+from trio_runner.testing import Case, Outcome, ScriptedModel, call, check_agent, sweep
 from trio_runner.testing._agent_turn import AgentTurn
 from trio_runner.testing._faults import FAULTS
 from trio_runner.testing._inline_sqlite import IN_MEMORY, InlineEngine
@@ -126,6 +126,28 @@ def test_every_fault_while_approvers_wait_keeps_the_contract(
         positions += report.positions
     print(drive, "sqlite" if sqlite else "memory", positions, "positions")
     assert positions > 10
+
+
+def make_agent_without_approver(model: tr.Model, journal: tr.Journal, session: str) -> tr.ToolAgent:
+    return tr.ToolAgent(
+        "suspends",
+        model=model,
+        tools=[tr.tool(pay, needs_approval=True), tr.tool(look)],
+        journal=journal,
+        session=session,
+    )
+
+
+def test_a_turn_that_ends_suspended_keeps_the_contract(full_sweeps: bool) -> None:
+    report = check_agent(
+        make_agent_without_approver,
+        [FIRST, "never asked for"],
+        seeds=[0],
+        max_positions=None if full_sweeps else 4,
+    )
+    report.raise_if_failed()
+    print(report.positions, "positions")
+    assert report.positions > 50
 
 
 # --- suspended, and gone on with --------------------------------------------------------

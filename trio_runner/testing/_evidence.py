@@ -6,7 +6,7 @@ What may live here: the two values that the checks of ``contract.py`` compare.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 import attrs
@@ -14,6 +14,7 @@ import trio
 
 import trio_runner._core.records as records
 import trio_runner._core.values as v
+from trio_runner._core.open_step import OpenStep
 from trio_runner._shell.conversation import LastTurn
 from trio_runner.testing._outcome import Outcome
 
@@ -131,6 +132,7 @@ class Evidence:
         An interrupt at a line may come between the two; the call then counts as
         started, which is the safe side.
       own_errors: types of errors that may leave the run, since it raises them.
+      open_step: the step that a suspended turn was left with.
     """
 
     ledger: Ledger
@@ -149,6 +151,7 @@ class Evidence:
     max_result_bytes: int | None = None
     exact_starts: bool = True
     own_errors: tuple[type[BaseException], ...] = ()
+    open_step: OpenStep | None = None
 
     @property
     def turn_messages(self) -> tuple[v.Message, ...]:
@@ -157,6 +160,16 @@ class Evidence:
 
     @property
     def results(self) -> dict[str, v.ToolResult]:
-        """The tool results of the turn and of the history, by call id."""
-        messages = (*self.turn_messages, *self.history)
-        return {each.call_id: each for message in messages for each in message.tool_results}
+        """The tool results of the turn, of the history and of the open step, by call id."""
+        return results_by_id((*self.turn_messages, *self.history), self.open_step)
+
+
+def results_by_id(
+    messages: Iterable[v.Message], open_step: OpenStep | None
+) -> dict[str, v.ToolResult]:
+    """The results in ``messages`` and those that an open step has so far."""
+    found = {each.call_id: each for message in messages for each in message.tool_results}
+    for result in [] if open_step is None else open_step.results:
+        if result is not None:
+            found[result.call_id] = result
+    return found

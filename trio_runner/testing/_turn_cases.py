@@ -197,6 +197,7 @@ class TurnCases(abstract.ABC):
         self.witness.stop()
         agent = self.agent
         params = agent.config.params.over(DEFAULT_PARAMS)
+        turn = agent.conversation.newest
         return Evidence(
             ledger=self.witness.ledger,
             outcome=outcome,
@@ -213,6 +214,7 @@ class TurnCases(abstract.ABC):
             max_result_bytes=params.max_result_bytes,
             exact_starts=self._exact_starts,
             own_errors=self._may_raise(),
+            open_step=None if turn is None or not turn.is_suspended else turn.open_step,
         )
 
     @property

@@ -28,10 +28,12 @@ import trio_runner._shell.leaving as leaving
 from trio_runner._core.cap import cap_result
 from trio_runner._core.convert import result_from_value
 from trio_runner._core.fold import RecordError, fold, full_history
+from trio_runner._core.open_step import OpenStep
 from trio_runner._core.validity import check_history
 from trio_runner.testing._evidence import PLAIN_STATUSES as PLAIN_STATUSES
 from trio_runner.testing._evidence import Evidence as Evidence
 from trio_runner.testing._evidence import Ledger as Ledger
+from trio_runner.testing._evidence import results_by_id
 from trio_runner.testing._faults import SiblingCrash
 from trio_runner.testing._outcome import (
     Outcome,
@@ -81,7 +83,7 @@ def work_kept(evidence: Evidence) -> Iterator[str]:
     if stored is not None:
         # What a compaction or a trim took out is in the session all the same.
         said = full_history(evidence.stored or ())
-        kept = {each.call_id: each for message in said for each in message.tool_results}
+        kept = results_by_id(said, _stored_step(evidence))
         if not any(type(each) is records.HistoryReplaced for each in evidence.stored or ()):
             places.append(("stored", kept))
         if stored != tuple(evidence.history):
@@ -324,6 +326,8 @@ def _handed_out(evidence: Evidence, *, whole: bool) -> Iterator[str]:
     """What the run was given is what the turn's messages are."""
     given = [message for message, _ in evidence.ledger.handed_out]
     there = [message for message in evidence.turn_messages if message.role == "assistant"]
+    if evidence.open_step is not None:
+        there.append(evidence.open_step.reply)
     match evidence.handed:
         case "last":
             there = there[-1:]
@@ -352,6 +356,12 @@ def _stored_history(evidence: Evidence) -> tuple[v.Message, ...] | None:
         return fold(evidence.stored).messages
     except RecordError:  # that is C2's
         return None
+
+
+def _stored_step(evidence: Evidence) -> OpenStep | None:
+    """The step that the session's newest turn is suspended with."""
+    turn = fold(evidence.stored or ()).turn
+    return turn.open_step if turn is not None and turn.is_suspended else None
 
 
 def _is_result_of(result: v.ToolResult, value: object, max_bytes: int | None) -> bool:
