@@ -173,6 +173,53 @@ async def test_the_same_arguments_given_again_are_no_edit() -> None:
     assert not any(type(each) is r.CallEdited for each in desk.records)
 
 
+@pytest.mark.parametrize(("given", "edited"), [(0, False), (1, True), (1, 1.0)])
+async def test_what_is_equal_in_python_alone_is_an_edit(given: object, edited: object) -> None:
+    async def echo(arguments: Any, context: tr.ToolContext) -> str:
+        return repr(arguments)
+
+    tool = tr.Tool("echo", "", {"type": "object"}, echo, needs_approval=True)
+    approver = says(tr.Approve({"x": edited}))
+    desk = Desk([call("echo", id="c1", x=given)], approver=approver, tools=[tool])
+    await desk.go()
+    assert desk.results["c1"].text == repr({"x": edited})
+    assert desk.results["c1"].meta["edited_arguments"] is True
+
+
+@pytest.mark.parametrize("how", ["cancel", "deadline"])
+async def test_an_edited_call_that_the_turn_cuts_says_what_it_ran_with(
+    how: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    async def wire(amount: int) -> str:
+        await trio.sleep_forever()
+        return ""
+
+    desk = Desk(
+        [call("wire", id="c1", amount=500), call("wire", id="c2", amount=3)],
+        approver=by_id(c1=tr.Approve({"amount": 50}), c2=tr.Approve()),
+        tools=[tr.tool(wire, needs_approval=True)],
+        params=tr.RequestParams(turn_timeout=1 if how == "deadline" else None),
+    )
+    if how == "deadline":
+        with pytest.raises(tr.TurnTimeoutError):
+            await desk.go()
+    else:
+        with trio.move_on_after(1):
+            await desk.go()
+    assert desk.results["c1"].text.endswith('had changed its arguments to {"amount":50}')
+    assert desk.results["c1"].meta == {"edited_arguments": True}
+    assert "changed" not in desk.results["c2"].text
+    assert desk.results["c2"].meta == {}
+    assert tr.fold(desk.records).messages == desk.agent.history
+
+
+def by_id(**words: tr.Decision) -> tr.Approver:
+    async def approver(request: tr.ApprovalRequest) -> tr.Decision:
+        return words[request.call.id]
+
+    return approver
+
+
 async def test_an_edit_that_does_not_fit_the_schema_is_answered_as_the_models_would_be() -> None:
     desk = Desk([pay("c1", 5)], approver=says(tr.Approve({"amount": "plenty"})))
     await desk.go()

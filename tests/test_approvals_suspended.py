@@ -14,6 +14,7 @@ import trio.testing
 import trio_runner as tr
 import trio_runner.events as ev
 import trio_runner.records as r
+from trio_runner._core.fold import check_records
 from trio_runner.testing import ScriptedModel, call
 
 ASKS = [
@@ -570,6 +571,35 @@ async def test_a_turn_without_history_leaves_a_suspended_one_alone() -> None:
         assert message.text == "done"
 
 
+@pytest.mark.parametrize("then", ["decide", "deny"])
+async def test_a_turn_without_history_that_fails_leaves_a_suspended_one_alone_too(
+    then: str,
+) -> None:
+    house = House()
+    aside = tr.RequestParams(use_history=False)
+    words: dict[str, Any] = {"c2": tr.Deny(), "c3": 1, "c4": tr.Deny()}
+    replies = [by_place, OSError("down"), OSError("down"), "done"]
+    async with house.agent(*replies) as agent:
+        await agent.generate("go")
+        with pytest.raises(OSError, match="down"):
+            await agent.generate("what?", params=aside)
+        assert waiting(agent) == ["c2", "c3", "c4"]
+        if then == "deny":
+            assert len(agent.deny_pending()) == 3
+        else:
+            with pytest.raises(OSError, match="down"):
+                await agent.resume(decisions=words)
+        # It is the newest turn again, so it can be gone on with, and its answer is the answer.
+        assert waiting(agent) == []
+        assert agent.can_resume
+        if then == "deny":
+            with pytest.raises(OSError, match="down"):
+                await agent.resume()
+        assert (await agent.resume()).text == "done"
+        assert not agent.can_resume
+        assert agent.history[-1].text == "done"
+
+
 async def test_nothing_is_pending_while_a_turn_runs() -> None:
     seen: list[object] = []
 
@@ -697,6 +727,132 @@ async def test_a_crash_while_the_approver_is_asked_leaves_what_it_was_asked_abou
         assert waiting(agent) == ["c3"]
     assert ("pay", 5) in after.ran
     assert ("pay", 7) not in after.ran
+
+
+# --- words on calls that a crash cut --------------------------------------------------
+
+
+def cut(idempotent: bool, edit: dict[str, Any] | None = None) -> list[r.Record]:
+    """The records of a session whose process died while `pay` ran; consent came with an edit."""
+    arguments: dict[str, Any] = {"amount": 5} if edit is None else edit
+    words: list[r.Record] = []
+    if edit is not None:
+        words = [
+            r.CallHeld(1, 0, "c1", "approval", r.arguments_hash({"amount": 5})),
+            r.CallEdited(1, 0, "c1", edit),
+            r.CallApproved(1, 0, "c1", r.arguments_hash(edit)),
+        ]
+    reply = tr.Message(
+        "assistant",
+        tool_calls=(tr.ToolCall("c1", "pay", {"amount": 5}),),
+        stop_reason=tr.StopReason.TOOL_USE,
+    )
+    digest = r.arguments_hash(arguments)
+    return [
+        r.SessionOpened("house"),
+        r.TurnStarted(1, (tr.Message.user("go"),)),
+        r.ModelFinished(1, 0, reply),
+        *words,
+        r.ToolStarted(1, 0, "c1", "pay", digest, "s/1:0:c1", idempotent, 1),
+    ]
+
+
+async def left_behind(records: Sequence[r.Record]) -> House:
+    house = House()
+    session = await house.journal.open("s")
+    session.append(records)
+    await session.aclose()
+    return house
+
+
+async def rerun(_: tr.UnknownCall) -> tr.UnknownVerdict:
+    return "rerun"
+
+
+async def look_up(unknown: tr.UnknownCall) -> tr.UnknownVerdict:
+    return tr.ToolResult(content="it was paid", call_id=unknown.call.id)
+
+
+@pytest.mark.parametrize("word", [tr.Deny("no."), tr.Approve(), tr.Approve({"amount": 6})])
+@pytest.mark.parametrize("policy", [None, rerun, look_up])
+@pytest.mark.parametrize("tool", ["idempotent", "plain", "gone", "external"])
+async def test_a_word_on_a_call_that_a_crash_cut_is_carried_out_truthfully(
+    tool: str, policy: Any, word: Any
+) -> None:
+    """Consent became needed after a crash, so a cut call waits; then anything may have changed."""
+    house = await left_behind(cut(idempotent=True))
+    guarded = tr.tool(house.pay, needs_approval=True, idempotent=True)
+    async with house.agent(tools=[guarded]) as agent:
+        await agent.resume()
+        assert waiting(agent) == ["c1"]
+    tools = {
+        "idempotent": [guarded],
+        "plain": [tr.tool(house.pay)],
+        "gone": [],
+        "external": [tr.external_tool("pay", "Pays.", {"type": "object"})],
+    }
+    async with house.agent(tools=tools[tool]) as agent:
+        assert waiting(agent) == ["c1"]
+        if word == tr.Approve({"amount": 6}):
+            with pytest.raises(tr.DecisionError, match="only with the arguments it started with"):
+                await agent.resume(decisions={"c1": word}, unknown=policy)
+            word = tr.Approve({"amount": 5})
+        await agent.resume(decisions={"c1": word}, unknown=policy)
+        assert ended(agent) is tr.EndReason.ANSWERED
+        [result] = agent.history[2].tool_results
+    if type(word) is tr.Deny:
+        assert result.status is tr.CallStatus.UNKNOWN_AFTER_CRASH
+        assert "It was not run again: that was denied: no." in result.text
+        assert house.ran == []
+    elif policy is look_up:
+        assert (result.text, house.ran) == ("it was paid", [])
+    elif house.ran:
+        assert tool in ("idempotent", "plain")
+        assert (result.text, house.ran) == ("paid 5", [("pay", 5)])
+    else:
+        assert result.status is tr.CallStatus.UNKNOWN_AFTER_CRASH
+    assert check_records(house.records).messages == agent.history
+
+
+async def test_an_approver_cannot_edit_a_call_that_a_crash_cut() -> None:
+    async def approver(_: tr.ApprovalRequest) -> tr.Decision:
+        return tr.Approve({"amount": 6})
+
+    house = await left_behind(cut(idempotent=True))
+    guarded = tr.tool(house.pay, needs_approval=True, idempotent=True)
+    async with house.agent("done", tools=[guarded], approver=approver) as agent:
+        await agent.resume()
+        assert status(agent) == {"c1": "unknown_after_crash"}
+    [failed] = [each for each in house.events if type(each) is ev.ApprovalFailed]
+    assert "only with the arguments it started with" in str(failed.error)
+    assert house.ran == []
+
+
+async def test_an_approved_call_whose_tool_became_external_is_unavailable() -> None:
+    house = House()
+    async with house.agent([call("pay", id="c1", amount=5)]) as agent:
+        await agent.generate("go")
+    pay = tr.external_tool("pay", "Pays.", {"type": "object"})
+    async with house.agent("done", tools=[pay]) as agent:
+        await agent.resume(decisions={"c1": tr.Approve()})
+        assert status(agent) == {"c1": "unavailable"}
+
+
+@pytest.mark.parametrize("then", ["resume", "turn", "gone"])
+async def test_an_edited_call_that_a_crash_cut_says_what_it_ran_with(then: str) -> None:
+    house = await left_behind(cut(idempotent=then == "gone", edit={"amount": 6}))
+    async with house.agent("done") as agent:
+        match then:
+            case "turn":
+                await agent.generate("more")
+            case _:
+                await agent.resume()
+        [result] = agent.history[2].tool_results
+    assert result.status is tr.CallStatus.UNKNOWN_AFTER_CRASH
+    assert result.text.endswith('had changed its arguments to {"amount":6}')
+    assert result.meta == {"edited_arguments": True}
+    assert house.ran == []
+    assert check_records(house.records).messages == agent.history
 
 
 # --- whole sessions -------------------------------------------------------------------

@@ -131,6 +131,7 @@ def test_calls_are_decided_on_at_the_terminal(run: Run) -> None:
         (["--approve", "c9"], "no call 'c9' waits"),
         (["--approve", "c3"], "is external"),
         (["--approve", "c1", "--deny", "c1=x"], "approved and denied"),
+        (["--deny", "c1=x", "--deny", "c1=y"], "denied twice"),
     ],
 )
 def test_a_wrong_decision_is_used_wrongly(run: Run, arguments: list[str], says: str) -> None:

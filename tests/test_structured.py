@@ -524,6 +524,14 @@ async def test_a_cancel_after_a_refused_answer_can_be_gone_on_with() -> None:
     assert (await agent.resume_structured(Weather)).value.city == "Oslo"
 
 
+async def test_decisions_on_an_answered_turn_are_refused() -> None:
+    agent, _ = agent_of([SUNNY])
+    await agent.structured(Weather, "Oslo?")
+    with pytest.raises(tr.DecisionError, match="waits for no decision, and got some on 'c1'"):
+        await agent.resume_structured(Weather, decisions={"c1": tr.Deny()})
+    assert (await agent.resume_structured(Weather, decisions={})).value.city == "Oslo"
+
+
 async def test_there_may_be_nothing_to_go_on_with() -> None:
     agent, _ = agent_of([])
     with pytest.raises(tr.NothingToResumeError):

@@ -305,6 +305,20 @@ async def test_a_tool_that_is_removed_in_a_hook_is_still_run_for_its_reply() -> 
     assert offered(model) == [["look", "pay"], ["pay"]]
 
 
+async def test_a_batch_of_a_resumed_turn_keeps_the_tools_of_its_reply_too() -> None:
+    agent, model = agent_of([OSError("down"), LOOK, "fine"])
+
+    async def after(runner: tr.ToolRunner, message: tr.Message) -> None:
+        if message.tool_calls:
+            agent.remove_tool("look")
+
+    with pytest.raises(OSError, match="down"):
+        await agent.generate("go")
+    await agent.resume(hooks=tr.ToolRunnerHooks(after_llm_call=after))
+    assert results(agent) == [("ok", "sun in Oslo")]
+    assert offered(model)[1:] == [["look", "pay"], ["pay"]]
+
+
 # --- what the scripted model says of it -----------------------------------------
 
 

@@ -321,7 +321,13 @@ def _decisions(approved: Iterable[str], denied: Iterable[str]) -> dict[str, tr.D
         decisions[call_id] = tr.Approve()
     for given in denied:
         call_id, _, reason = given.partition("=")
-        if call_id in decisions:
-            raise click.UsageError(f"call {call_id!r} is approved and denied; expected one of them")
+        match decisions.get(call_id):
+            case None:
+                pass
+            case tr.Deny():
+                raise click.UsageError(f"call {call_id!r} is denied twice; expected one reason")
+            case _:
+                what = "approved and denied; expected one of them"
+                raise click.UsageError(f"call {call_id!r} is {what}")
         decisions[call_id] = tr.Deny(reason)
     return decisions

@@ -12,7 +12,7 @@ and running: the machine refuses a word on other arguments than those it holds.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
 
@@ -20,14 +20,10 @@ import trio_runner._core.json_data as json_data
 import trio_runner._core.records as r
 import trio_runner._core.values as v
 from trio_runner._core.describe import shorten, type_name
-from trio_runner._core.open_step import OpenStep
+from trio_runner._core.open_step import EDITED_SHOWN, OpenStep
 from trio_runner._core.planning import PlannedToolCall, ToolT
 from trio_runner._core.quick import ByFields
 from trio_runner._core.turn import Turn
-
-#: Characters of edited arguments that the model is shown.
-_SHOWN: Final = 500
-
 
 # --- what may be said -----------------------------------------------------------
 
@@ -198,6 +194,24 @@ def _misfit(call: PendingCall, decision: object) -> str | None:
             return None  # any value is the result of an external call
 
 
+def edit_problem(step: OpenStep, position: int, decision: object) -> str | None:
+    """Why ``decision`` cannot give the call other arguments; None when it can, or gives none.
+
+    A call that began before a crash begins again under its key, which stands for what it
+    was asked to do.
+    """
+    match decision:
+        case Approve(arguments=edited) if edited is not None and step.is_cut(position):
+            if r.arguments_hash(edited) == r.arguments_hash(step.arguments(position)):
+                return None
+            return (
+                f"call {step.reply.tool_calls[position].id!r} had started before a crash, and can "
+                "run again only with the arguments it started with; expected Approve() or Deny"
+            )
+        case _:
+            return None
+
+
 # --- edited arguments -----------------------------------------------------------
 
 
@@ -216,7 +230,7 @@ def as_edited(result: v.ToolResult) -> v.ToolResult:
 
 def edit_note(call: v.ToolCall) -> v.Message:
     """Tells the model, behind the results, what ``call`` ran with; the reply says otherwise."""
-    shown = shorten(r.canonical_json(call.arguments), _SHOWN)
+    shown = shorten(r.canonical_json(call.arguments), EDITED_SHOWN)
     text = f"Note: whoever approved call {call.id} changed its arguments. It was run with {shown}"
     meta = {"attached_by": call.id, "edited_arguments": True}
     return v.Message.user(text, meta=meta)

@@ -6,12 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import trio_runner._core.records as r
+import trio_runner._core.stand_ins as stand_ins
 import trio_runner._core.values as v
+from trio_runner._core.describe import shorten
 
 #: What `OpenStep.started` says of a call: it began and may be running; or it began in a
 #: process that has ended since, and has not begun again.
 STARTED: Final = 1
 CUT: Final = 2
+
+#: Characters of edited arguments that the model is shown.
+EDITED_SHOWN: Final = 500
 
 
 class OpenStep:
@@ -64,6 +69,13 @@ class OpenStep:
         """What the call at ``position`` runs with: its own arguments, or edited ones."""
         edited = self.edits.get(position)
         return self.reply.tool_calls[position].arguments if edited is None else edited
+
+    def as_it_ran(self, position: int, result: v.ToolResult) -> v.ToolResult:
+        """``result``, a stand-in; of a started call that somebody had edited it says so."""
+        if position not in self.edits or not self.started[position]:
+            return result
+        shown = shorten(r.canonical_json(self.edits[position]), EDITED_SHOWN)
+        return stand_ins.ran_edited(result, shown)
 
     def waits(self, position: int) -> bool:
         """Whether the call at ``position`` is open and waits for a word."""

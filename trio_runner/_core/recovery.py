@@ -34,6 +34,11 @@ class Repeatable(Protocol):
         """Whether it may be run again with the same key."""
         ...
 
+    @property
+    def external(self) -> bool:
+        """Whether the application answers its calls, so that nothing here can run it."""
+        ...
+
 
 def obstacle(call: v.ToolCall, start: r.ToolStarted | None, tool: Repeatable | None) -> str | None:
     """Why the call cannot run again, as a part of a sentence; None when it can.
@@ -46,6 +51,8 @@ def obstacle(call: v.ToolCall, start: r.ToolStarted | None, tool: Repeatable | N
         return "no record says with which key it was started"
     if tool is None:
         return "there is no tool of that name any more"
+    if tool.external:
+        return "its tool is external now, and nothing here runs it"
     if tool.name != start.name:
         return f"its name means another tool now, {tool.name!r} and not {start.name!r}"
     if start.arguments_hash != r.arguments_hash(call.arguments):
@@ -88,5 +95,6 @@ def without_running(turn: Turn, position: int, result: v.ToolResult, why: str) -
     """
     step = turn.open_step
     if step is not None and step.is_cut(position):
-        return stand_ins.not_run_again(step.reply.tool_calls[position], why)
+        answer = stand_ins.not_run_again(step.reply.tool_calls[position], why)
+        return step.as_it_ran(position, answer)
     return result

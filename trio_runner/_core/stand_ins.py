@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import attrs
+
 import trio_runner._core.values as v
 
 _UNKNOWN = "It is not known whether it took effect."
@@ -132,6 +134,26 @@ def output_cut(call: v.ToolCall) -> v.ToolResult:
         call,
         v.CallStatus.OUTPUT_CUT,
         f"Output cut: the reply hit the model's output limit (max_tokens). {_NOT_RUN}",
+    )
+
+
+def ran_edited(result: v.ToolResult, arguments: str) -> v.ToolResult:
+    """An answer to a call that had started, and not with the arguments that the model gave.
+
+    Args:
+      arguments: as they are shown to the model.
+    """
+    said = f"Whoever approved this call had changed its arguments to {arguments}"
+    content = (*result.content, v.TextContent(said))
+    return attrs.evolve(result, content=content, meta={**result.meta, "edited_arguments": True})
+
+
+def external_now(call: v.ToolCall) -> v.ToolResult:
+    """The answer to a call that was approved, and whose tool nothing here runs any more."""
+    return _result(
+        call,
+        v.CallStatus.UNAVAILABLE,
+        f"Unavailable: {call.name!r} is external now, and nothing here runs it. {_NOT_RUN}",
     )
 
 

@@ -464,6 +464,7 @@ class Turn:
                     )
                     if i in step.notes:
                         result = attrs.evolve(result, meta=step.notes[i])
+                    result = step.as_it_ran(i, result)
                     step.results[i] = result
                     made.append(result)
             step.missing = 0

@@ -15,6 +15,7 @@ import trio
 import trio_runner._core.values as v
 from trio_runner._core.params import RequestParams
 from trio_runner._core.structured import MisfitError, StructuredPolicy
+from trio_runner._shell.consent import require_pending
 from trio_runner._shell.conversation import Conversation
 from trio_runner._shell.given import Input
 from trio_runner._shell.hooks import ToolRunnerHooks
@@ -172,6 +173,7 @@ class AgentAnswers:
 
         Raises:
           NothingToResumeError: there is no such turn; see `can_resume`.
+          DecisionError, TurnSuspendedError: as ``resume``.
           StructuredOutputError: as `structured`.
         """
         asked_for = wanted(output, retries)
@@ -190,6 +192,8 @@ class AgentAnswers:
         if answer is None:
             return await _value_of(runner, asked_for)
         await trio.lowlevel.checkpoint()
+        if decisions:
+            require_pending((), decisions)
         return _value_in(answer, asked_for)
 
     def __answer(self) -> v.Message | None:

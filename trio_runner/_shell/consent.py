@@ -7,14 +7,22 @@ what is refused. Asking, while a batch runs, is ``guarded.py``; the rules are
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import trio_runner._core.events as ev
 import trio_runner._core.records as r
 import trio_runner._core.recovery as recovery
 import trio_runner._core.stand_ins as stand_ins
 import trio_runner._core.values as v
-from trio_runner._core.approval import Approve, Defer, Deny, decision_problems, pending_calls
+from trio_runner._core.approval import (
+    Approve,
+    Defer,
+    Deny,
+    PendingCall,
+    decision_problems,
+    edit_problem,
+    pending_calls,
+)
 from trio_runner._core.convert import cap_result, result_from_value
 from trio_runner._core.errors import DecisionError, TurnSuspendedError
 from trio_runner._core.json_data import copy_json
@@ -44,7 +52,9 @@ def approve(turn: Turn, position: int, word: Approve) -> Iterable[r.Record]:
     number, index, call = turn.number, turn.step, step.reply.tool_calls[position]
     records: list[r.Record] = []
     edited = word.arguments
-    if edited is not None and edited != step.arguments(position):
+    # By the hash, since 0 == False == 0.0 in Python, and not for a tool.
+    before = r.arguments_hash(step.arguments(position))
+    if edited is not None and r.arguments_hash(edited) != before:
         turn.arguments_edited(position, edited)
         records.append(r.CallEdited(number, index, call.id, edited))
     digest = r.arguments_hash(step.arguments(position))
@@ -97,16 +107,36 @@ def check_decisions(turn: Turn, decisions: Mapping[str, object], *, can_ask: boo
       TurnSuspendedError: the turn is suspended, nothing is decided, and nobody can be asked.
     """
     pending = pending_calls(turn)
-    if decisions and not pending:
-        given = ", ".join(map(repr, decisions))
-        raise DecisionError([f"the turn waits for no decision, and got some on {given}"])
+    require_pending(pending, decisions)
     problems = decision_problems(pending, decisions)
+    step = turn.open_step
+    if step is not None and not problems:
+        tried = [edit_problem(step, step.positions[i], word) for i, word in decisions.items()]
+        problems += filter(None, tried)
     if problems:
         raise DecisionError(problems)
     decided = any(type(word) is not Defer for word in decisions.values())
     asks = can_ask and any(each.waits_for == "approval" for each in pending)
     if not decided and not asks:
         require_not_suspended(turn, "go on with nothing decided")
+
+
+def require_pending(pending: Sequence[PendingCall], decisions: Mapping[str, object]) -> None:
+    """Refuse decisions where no call waits for one.
+
+    Raises:
+      DecisionError: there are some; nothing was changed.
+    """
+    if decisions and not pending:
+        given = ", ".join(map(repr, decisions))
+        raise DecisionError([f"the turn waits for no decision, and got some on {given}"])
+
+
+def answered_by(decisions: Mapping[str, object]) -> frozenset[str]:
+    """The ids of the calls that `carry_out` answers: refused ones, and those with a result."""
+    return frozenset(
+        call_id for call_id, word in decisions.items() if type(word) not in (Approve, Defer)
+    )
 
 
 def carry_out(turn: Turn, decisions: Mapping[str, object], max_result_bytes: int) -> list[r.Record]:

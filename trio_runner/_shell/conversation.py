@@ -143,11 +143,14 @@ class Conversation:
         newest, kept = self.newest, self.turn
         if newest is None:
             raise NothingToResumeError("the agent has had no turn yet; start one")
-        # After a turn without history the one on the history counts again.
-        done = newest is not kept and newest.end_reason is not None and not newest.can_resume
-        if done and kept is not None and (kept.phase is not Phase.ENDED or kept.is_suspended):
+        if kept is None or newest is kept:
+            return newest
+        # After a turn without history the one on the history counts again; at once when it is
+        # suspended, since nothing else can begin before somebody has decided.
+        done = newest.end_reason is not None and not newest.can_resume
+        if kept.is_suspended and not newest.is_suspended:
             return kept
-        return newest
+        return kept if done and kept.phase is not Phase.ENDED else newest
 
     @property
     def can_resume(self) -> bool:
@@ -169,6 +172,7 @@ class Conversation:
         if turn is None or not turn.is_suspended:
             return ()
         results, records = deny_all(turn, reason)
+        self._counts_again(turn)
         if turn.history is self.history:
             self.commits.add(*records)
         return tuple(results)
@@ -182,7 +186,14 @@ class Conversation:
         turn = self.unfinished_turn()
         turn.resumed()
         self._loaded = None
+        self._counts_again(turn)
         return turn
+
+    def _counts_again(self, turn: Turn) -> None:
+        """Make ``turn`` the newest, whatever turn without history came after it."""
+        if turn is not self.newest:
+            self._usage_before = self._usage_before.with_turn(self.newest)
+            self.newest = turn
 
     def key_prefix(self, turn: Turn) -> str:
         """The ``turn:step`` part of the idempotency keys of the turn's present step."""
@@ -274,17 +285,17 @@ class Conversation:
 
     def answer_started(self, turn: Turn) -> tuple[v.ToolResult, ...]:
         """Answer the open calls of a cut turn that may have run, and none of them runs again."""
-        reply = turn.reply
+        step = turn.open_step
         loaded, self._loaded = self._loaded is not None, None
-        if reply is None:
+        if step is None:
             return ()
         made: list[v.ToolResult] = []
         for position in turn.started_positions:
-            call = reply.tool_calls[position]
+            call = step.reply.tool_calls[position]
             if loaded:
                 made.append(stand_ins.unrecorded(call))
             else:
-                made.append(stand_ins.crashed(call, started=True))
+                made.append(step.as_it_ran(position, stand_ins.crashed(call, started=True)))
         for result in made:
             self.finish_call(turn, result)
         return tuple(made)

@@ -28,6 +28,7 @@ import trio
 
 import trio_runner._core.events as ev
 import trio_runner._core.records as r
+import trio_runner._core.stand_ins as stand_ins
 import trio_runner._core.values as v
 import trio_runner._shell.consent as consent
 import trio_runner._shell.leaving as leaving
@@ -39,9 +40,10 @@ from trio_runner._core.approval import (
     as_edited,
     as_it_runs,
     edit_note,
+    edit_problem,
     pending_call,
 )
-from trio_runner._core.errors import FatalToolError
+from trio_runner._core.errors import DecisionError, FatalToolError
 from trio_runner._core.json_data import copy_json
 from trio_runner._core.open_step import OpenStep
 from trio_runner._core.turn import Turn
@@ -82,9 +84,13 @@ class GuardedBatch(Batch):
         #: Whether a call of an earlier group waits for a word: nothing behind it may run.
         self._blocked = False
         for position, planned in enumerate(self._guarded):
-            # The application's answer needs no tool.
-            if planned.tool is None and self._open_step.held.get(position) == "external":
-                self._guarded[position] = attrs.evolve(planned, refusal=None)
+            if planned.tool is None:
+                # The application's answer needs no tool.
+                if self._open_step.held.get(position) == "external":
+                    self._guarded[position] = attrs.evolve(planned, refusal=None)
+            elif planned.tool.external and position in self._open_step.approved:
+                refusal = stand_ins.external_now(planned.call)
+                self._guarded[position] = attrs.evolve(planned, refusal=refusal)
 
     @property
     def _open_step(self) -> OpenStep:
@@ -178,7 +184,8 @@ class GuardedBatch(Batch):
             )
         try:
             with scope:
-                return _as_word(await call_unprotected(approver, request))
+                said = await call_unprotected(approver, request)
+                return _as_word(said, self._turn.open_step, position)
         except BaseException as error:
             # An approver is the user's, and may raise what it likes.
             if leaving.must_leave(error):
@@ -294,7 +301,10 @@ class GuardedBatch(Batch):
             return True
 
 
-def _as_word(said: object) -> Decision:
+def _as_word(said: object, step: OpenStep | None, position: int) -> Decision:
+    problem = None if step is None else edit_problem(step, position, said)
+    if problem is not None:
+        raise DecisionError([problem])
     match said:
         case Approve() | Deny() | Defer():
             return said

@@ -7,7 +7,7 @@ turn can be resumed once more.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Container, Sequence
 from typing import cast
 
 import trio
@@ -29,6 +29,7 @@ async def recover(
     tools: Sequence[Tool] | None,
     policy: UnknownPolicy | None,
     max_result_bytes: int,
+    decided: Container[str] = (),
 ) -> tuple[v.ToolResult, ...]:
     """The answers to the cut calls of the unfinished turn that are not to run again.
 
@@ -38,6 +39,7 @@ async def recover(
       tools: instead of the agent's.
       policy: asked about each of them, in the order of the request; None: nobody is.
       max_result_bytes: what is kept of a result that the policy gives.
+      decided: the ids of calls that a decision answers; nobody is asked about them.
 
     Raises:
       NothingToResumeError: there is no unfinished turn.
@@ -55,6 +57,8 @@ async def recover(
     answers: list[v.ToolResult] = []
     for position in positions:
         call, tool, start = plan[position].call, plan[position].tool, step.starts.get(position)
+        if call.id in decided:
+            continue
         wanted = recovery.by_default(call, start, tool)
         if policy is not None:
             said = await _ask(
@@ -77,7 +81,7 @@ async def recover(
             wanted = _as_wanted(call, said)
         answer = recovery.answer(call, start, tool, wanted)
         if answer is not None:
-            answers.append(answer)
+            answers.append(step.as_it_ran(position, answer))
     await trio.lowlevel.checkpoint_if_cancelled()
     return tuple(answers)
 

@@ -36,7 +36,7 @@ from trio_runner._core.params import DEFAULT_PARAMS, RequestParams
 from trio_runner._core.reconcile import HistoryRollbackState
 from trio_runner._core.turn import Phase
 from trio_runner._core.validity import input_problems
-from trio_runner._shell.consent import check_decisions
+from trio_runner._shell.consent import answered_by, check_decisions
 from trio_runner._shell.context import runs_inside
 from trio_runner._shell.ending import Ending, LeftElsewhere
 from trio_runner._shell.given import Input as Input
@@ -312,7 +312,8 @@ class ToolRunner:
         can_ask = self._agent.config.approver is not None
         check_decisions(turn, self._decisions, can_ask=can_ask)
         max_bytes = self._params.max_result_bytes
-        return await recover(self._agent, self._tools, self._unknown, max_bytes)
+        decided = answered_by(self._decisions)
+        return await recover(self._agent, self._tools, self._unknown, max_bytes, decided)
 
     def _begin(self, recovered: tuple[v.ToolResult, ...]) -> None:
         given, results = self._input

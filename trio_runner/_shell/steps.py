@@ -155,6 +155,8 @@ class Steps:
         if resume:
             replies = [message for message in self.turn.messages if message.role == "assistant"]
             self.last = self.turn.reply or (replies[-1] if replies else None)
+        #: The reply whose calls were open when the turn was taken up; None when none was.
+        self._left_open: Final = self.turn.reply
         #: The newest message that the runner has handed over, or that was there before.
         self._handed = self.last
         #: The limit that kept calls of the newest batch from running.
@@ -378,7 +380,7 @@ class Steps:
         """The open calls of the last reply, with their hooks."""
         turn, reply = self.turn, self.turn.reply
         if reply is not None:
-            if self._resume:
+            if reply is self._left_open:  # what it was offered, nobody remembers
                 await self._offers.take_up()
             services = BatchServices(
                 self._agent,
