@@ -604,7 +604,7 @@ def of_calls(book: Book) -> Iterator[Event]:
             yield Returned(position, attaches=True)
         if position not in book.started:
             yield Edited(position)
-    if book.asked is not None and not book.started & set(book.open_positions):
+    if book.asked is not None and not (book.started - book.cut) & set(book.open_positions):
         yield Suspended()
 
 
@@ -979,7 +979,8 @@ def refused_from_outside(
     """The same, of the events that neither the model nor a tool brings."""
     calls = [v.ToolCall("x", "tool")]
     fits = [v.Message.assistant("x"), v.Message.assistant(tool_calls=calls)]
-    if book.asked is None or book.ended or book.started & set(book.open_positions):
+    running = (book.started - book.cut) & set(book.open_positions)
+    if book.asked is None or book.ended or running:
         yield "a suspension", turn.suspend, InternalError
     if book.ended is None:
         suspended = lambda: turn.interrupt(End.SUSPENDED)  # noqa: E731

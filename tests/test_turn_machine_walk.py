@@ -175,8 +175,8 @@ MUTANTS: Final = (
     ),
     Mutant(
         "a_call_that_runs_is_suspended",
-        "or self._step is None or self.started_positions:",
-        "or self._step is None:",
+        "or step is None or running:",
+        "or step is None:",
         "a suspension was not refused",
     ),
     Mutant(
