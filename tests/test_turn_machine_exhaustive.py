@@ -781,7 +781,7 @@ def _return(node: Node, at: int, *, attaches: bool) -> Sequence[r.Record]:
 
 def _interrupt(node: Node, reason: End, *, crashed: bool) -> Sequence[r.Record]:
     turn, book = node.turn, node.book
-    ran = Status.TIMED_OUT if reason is End.TIMED_OUT else Status.INTERRUPTED
+    ran = Status.TIMED_OUT if reason in (End.TIMED_OUT, End.LIMIT) else Status.INTERRUPTED
     ran = Status.UNKNOWN_AFTER_CRASH if crashed else ran
     expected: list[tuple[str, Status]] = []
     for at in book.open_positions:
