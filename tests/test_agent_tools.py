@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Sequence
 from typing import Any, Self
@@ -311,6 +312,60 @@ async def test_a_call_that_is_stopped_alone_names_its_turn(
     (result,) = results_of(agent)
     assert result.status == ("timed_out" if how == "timeout" else "cancelled")
     assert (told(result)["agent"], told(result)["end_reason"]) == ("bob", "interrupted")
+
+
+class SlowToSummarise:
+    async def summarise(self, request: tr.SummaryRequest) -> str:
+        await trio.sleep(30)
+        return "a summary"
+
+
+@pytest.mark.parametrize("how", ["cancel", "turn_timeout", "timeout", "cancel_call"])
+async def test_a_call_that_is_cut_behind_the_answer_of_its_turn_keeps_the_answer(
+    how: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    answer = tr.Message.assistant("the answer", usage=tr.Usage(900, 1))
+    compaction = tr.Compaction(context_window=1000, keep_turns=0)
+    child = agent_of("bob", answer, compaction=compaction, summarizer=SlowToSummarise())
+    agent = agent_of("alice", asking(), "done")
+    agent.add_agent_tool(child, timeout=2 if how == "timeout" else None)
+    params = tr.RequestParams(turn_timeout=2) if how == "turn_timeout" else None
+
+    runner = agent.turn("go", params=params)
+    with trio.move_on_after(2 if how == "cancel" else 20) as scope:
+        async with runner, trio.open_nursery() as nursery:
+
+            async def stop() -> None:
+                await trio.sleep(1)
+                if how == "cancel_call":
+                    assert runner.cancel_call("c1")
+
+            nursery.start_soon(stop)
+            with contextlib.suppress(tr.TurnTimeoutError):
+                await runner.until_done()
+    assert trio.current_time() == (1 if how == "cancel_call" else 2)
+    assert scope.cancelled_caught == (how == "cancel")
+    ends = {"cancel": "interrupted", "turn_timeout": "timed_out"}
+    assert runner.end_reason == ends.get(how, "answered")
+    (result,) = results_of(agent)
+    assert (result.status, result.text) == ("ok", "the answer")
+    assert told(result)["end_reason"] == "answered"
+    assert runner.nested_usage == tr.Usage(900, 1)
+
+
+async def test_what_follows_the_answer_may_fail_and_the_result_says_which_it_was() -> None:
+    async def check(runner: tr.ToolRunner, message: tr.Message) -> None:
+        raise ValueError("not good enough")
+
+    child = agent_of("bob", "forty", hooks=tr.ToolRunnerHooks(after_turn_complete=check))
+    agent = agent_of("alice", asking(), "done", tools=[child])
+    await agent.generate("go")
+    (result,) = results_of(agent)
+    assert (result.status, told(result)["end_reason"]) == ("error", "answered")
+    assert result.text == (
+        "Agent 'bob' has answered, and what follows its answer failed. "
+        "ValueError: not good enough\nThe last that it said: forty"
+    )
 
 
 class BadToClose:

@@ -245,3 +245,92 @@ async def test_a_call_that_was_cut_by_a_cancel_is_not_run_again() -> None:
     for name in ("s", NESTED):
         kept = [each for each in firm.journal.stored(name) if type(each) is r.ToolFinished]
         assert [each.result.status for each in kept] == [tr.CallStatus.INTERRUPTED]
+
+
+async def test_a_call_that_cannot_be_asked_again_does_not_say_that_it_never_was() -> None:
+    whole = await lived()
+    firm = Firm(tr.MemoryJournal())
+    left = {each: upto(whole[each], r.ToolStarted) for each in ("s", NESTED)}
+    await firm.fill(left)
+    held = await firm.journal.open(NESTED)
+    async with firm.alice as alice:
+        await alice.resume()
+        (result,) = alice.history[2].tool_results
+    await held.aclose()
+    assert result.status is tr.CallStatus.ERROR
+    assert result.text.startswith(
+        "Agent 'bob' could not be asked again, and it is not known what came of it before the "
+        "process ended. SessionInUseError: "
+    )
+
+
+# --- what another call left under the same id -----------------------------------
+
+
+def needs_a_word() -> Sequence[ScriptItem]:
+    return [call("wire", id="w"), "never"]
+
+
+@tr.tool(needs_approval=True)
+async def wire() -> str:
+    return "wired"
+
+
+async def test_a_suspended_session_of_that_id_is_begun_anew() -> None:
+    firm = Firm(tr.MemoryJournal(), bob=needs_a_word())
+    firm.bob.add_tool(wire)
+    async with firm.alice as alice:
+        await alice.generate("go")
+    left = firm.journal.stored(NESTED)
+    assert type(left[-1]) is r.TurnEnded
+    assert left[-1].end_reason is tr.EndReason.SUSPENDED
+
+    again = Firm(tr.MemoryJournal())
+    await again.fill({NESTED: left})
+    async with again.alice as alice:
+        assert (await alice.generate("go")).text == "Bob says: ok and ok"
+    assert [each.text for each in again.bob_model.requests[0].history] == ["do it"]
+
+
+async def test_a_turn_that_waits_for_a_word_waits_as_it_did_after_a_crash() -> None:
+    firm = Firm(tr.MemoryJournal(), bob=needs_a_word())
+    firm.bob.add_tool(wire)
+    async with firm.alice as alice:
+        whole = await alice.generate("go")
+    records = {each: firm.journal.stored(each) for each in ("s", NESTED)}
+
+    again = Firm(tr.MemoryJournal())
+    again.bob.add_tool(wire)
+    await again.fill({"s": upto(records["s"], r.ToolStarted), NESTED: records[NESTED]})
+    async with again.alice as alice:
+        assert await alice.resume() == whole
+    assert whole.text == "Bob says: Agent 'bob' gave no answer: its turn ended suspended"
+
+
+@pytest.mark.parametrize("how", ["error", "cancel"])
+async def test_a_turn_that_another_call_left_is_not_told_as_this_calls(how: str) -> None:
+    whole = await lived()
+    firm = Firm(tr.MemoryJournal())
+    await firm.fill({NESTED: whole[NESTED]})
+    scope = trio.CancelScope()
+
+    class Bob(tr.ToolAgent):
+        def clear(self) -> None:
+            if how == "error":
+                raise OSError("no")
+            super().clear()
+            scope.cancel()
+
+    tools = [Bob("bob", model=firm.bob_model)]
+    alice = tr.ToolAgent(
+        "alice", model=firm.alice_model, tools=tools, journal=firm.journal, session="s"
+    )
+    async with alice:
+        with scope:
+            await alice.generate("go")
+        last = alice.last_turn
+        (result,) = alice.history[2].tool_results
+    assert last is not None
+    assert "ok and ok" not in result.text
+    assert result.status == ("error" if how == "error" else "interrupted")
+    assert last.nested_usage == tr.Usage()

@@ -146,7 +146,7 @@ class NestedTurn(TurnCases):
         for clone in self.child.clones:
             for problem in check_contract(self.evidence_of(clone)):
                 yield f"nested: {problem}"
-        yield from self.check_join()
+        yield from self.check_join(outcome)
 
     def evidence_of(self, clone: Child) -> Evidence:
         """What the nested turn left behind."""
@@ -164,7 +164,7 @@ class NestedTurn(TurnCases):
             own_errors=self._may_raise(),
         )
 
-    def check_join(self) -> Iterator[str]:
+    def check_join(self, outcome: Outcome) -> Iterator[str]:
         """The result of the call says what the nested turn was, and the sums agree."""
         last = self.agent.last_turn
         if last is None:
@@ -184,9 +184,12 @@ class NestedTurn(TurnCases):
             yield f"the nested turn ended {reason.value}, and its call says {told}"
         if result.status is tr.CallStatus.OK and reason is not tr.EndReason.ANSWERED:
             yield f"the nested turn ended {reason.value}, and its call is ok"
+        is_cut = result.status is tr.CallStatus.INTERRUPTED
+        exits = isinstance(outcome.raised, KeyboardInterrupt)
+        if reason is tr.EndReason.ANSWERED and is_cut and not exits:
+            yield "the nested turn had answered, and its call is interrupted"
         stopped = tr.EndReason.INTERRUPTED
-        cut = result.status is tr.CallStatus.INTERRUPTED
-        if reason is last.end_reason is stopped and not cut:
+        if reason is last.end_reason is stopped and not is_cut:
             yield f"both turns were interrupted, and the call is {result.status.value}"
         if last.nested_usage != inner[0].usage:
             yield f"the nested turn used {inner[0].usage}; the sum is {last.nested_usage}"

@@ -29,11 +29,13 @@ import trio_runner._core.events as ev
 import trio_runner._core.nested as nested
 import trio_runner._core.records as r
 import trio_runner._core.values as v
+import trio_runner._shell.leaving as leaving
 from trio_runner._core.convert import describe_error
-from trio_runner._core.errors import InvalidArgumentsError, JournalError
+from trio_runner._core.errors import InvalidArgumentsError, JournalError, TurnSuspendedError
 from trio_runner._core.validity import has_content
 from trio_runner._shell.context import CallContext, CutTurn, running_call
 from trio_runner._shell.ki import call_sync_unprotected
+from trio_runner._shell.last_turn import LastTurn
 from trio_runner._shell.tools import as_tool
 from trio_runner.abc import Journal, JournalSession, Limiter, NeedsApproval, Tool, ToolContext
 
@@ -201,13 +203,13 @@ class _Asker:
         around = running_call()
         depth = 1 if around is None else around.turn.depth + 1
         mode = None if self.has_own_mode else _take_mode(arguments)
-        call = _NestedCall(self.child, around, context, mode)
+        call = _NestedCall(self.child, around, context, mode, self._input(arguments, context))
         if depth > self.max_depth:
             await trio.lowlevel.checkpoint()
             return call.refused(
                 f"it would run {depth} turns deep, and {self.max_depth} are allowed (max_depth)"
             )
-        return await call.run(self._input(arguments, context))
+        return await call.run()
 
     def _input(self, arguments: v.JSONObject, context: ToolContext) -> v.Message:
         """The child's input; it says which call asks, so that a call that runs again knows it."""
@@ -239,6 +241,7 @@ class _NestedCall:
 
     Args:
       around: the running call; None when the tool was called by hand, outside of a turn.
+      prompt: the input of its turn; it says which call asks.
     """
 
     def __init__(
@@ -247,8 +250,10 @@ class _NestedCall:
         around: CallContext | None,
         context: ToolContext,
         mode: str | None,
+        prompt: v.Message,
     ) -> None:
         self._around: Final = around
+        self._prompt: Final = prompt
         self._attempt: Final = context.attempt
         self._mode: Final = mode
         journal = None
@@ -267,13 +272,16 @@ class _NestedCall:
             session=self._session,
             grace=None if around is None else min(around.turn.grace, child.config.grace),
         )
+        #: How many turns the session had that are none of this call's, and what their summaries
+        #: took; None until a turn is begun: then only one that a crash cut is this call's.
+        self._others: tuple[int, v.Usage] | None = None
 
-    async def run(self, prompt: v.Message) -> v.ToolResult:
+    async def run(self) -> v.ToolResult:
         """Ask the clone, inside its block. Errors of the child are results."""
         result: v.ToolResult | None = None
         try:
             async with self._clone:
-                result = await self._ask(prompt)
+                result = await self._ask()
         except Exception as error:  # noqa: BLE001  the tool border: whatever the child ends with
             if result is None:
                 # The model reads what it was; where it came from is for whoever runs this.
@@ -282,40 +290,76 @@ class _NestedCall:
             # It has answered; what its close raises must not take that away.
             if self._around is not None:
                 self._around.suppressed(error)
-        except BaseException:
+        except BaseException as error:
             self._leave_note()
-            raise
+            result = self._answer()
+            cut_alone = all(leaving.is_cancellation(leaf) for leaf in leaving.leaves(error))
+            if result is None or self._around is None or not cut_alone:
+                raise
+            # It had answered before it was cut, and what finished is kept; the cancel is
+            # still there, and the turn around meets it at its next checkpoint.
         assert result is not None
         return result
 
     def refused(self, why: str) -> v.ToolResult:
         """The answer to a call for which no turn is run."""
-        return self._result(f"Agent {self._clone.name!r} was not asked: {why}.", is_error=True)
+        return self._result(f"{self._not_asked('was not asked')}: {why}.", is_error=True)
 
-    async def _ask(self, prompt: v.Message) -> v.ToolResult:
+    async def _ask(self) -> v.ToolResult:
         clone, around = self._clone, self._around
         observers = ()
         if around is not None and around.is_heard:
             observers = (_Relay(around, clone.name),)
-        if self._attempt > 1 and _asks(clone, prompt):
+        if self._has_begun:
             # The call runs again after a crash, and its turn is there: go on with it.
             if clone.can_resume:
-                await clone.resume(observers=observers)
+                try:
+                    await clone.resume(observers=observers)
+                except TurnSuspendedError:
+                    pass  # it waits as it did: it has ended, and not with an answer
         else:
             if clone.conversation.turns:
-                clone.clear()  # whatever had this id before, this call begins anew
-            await clone.generate(prompt, observers=observers)
-        last = clone.last_turn
-        message = None if last is None else _last_reply(last.messages)
-        if last is None or last.end_reason not in _ANSWERED or message is None:
-            return self._failed(None)
-        return self._result(message.content, is_error=False)
+                # Whatever had this id before, this call begins anew.
+                clone.deny_pending("the conversation was begun anew")
+                clone.clear()
+            self._others = clone.conversation.turns, clone.usage.summaries
+            await clone.generate(self._prompt, observers=observers)
+        answer = self._answer()
+        return self._failed(None) if answer is None else answer
+
+    @property
+    def _has_begun(self) -> bool:
+        """Whether the newest turn of the session is the one that this call began."""
+        if self._others is None:
+            return self._attempt > 1 and _asks(self._clone, self._prompt)
+        return self._clone.conversation.turns > self._others[0]
+
+    @property
+    def _last_turn(self) -> LastTurn | None:
+        """How the turn that this call began has ended; None: it did not begin, or not end."""
+        return self._clone.last_turn if self._has_begun else None
+
+    def _not_asked(self, what: str) -> str:
+        said = f"Agent {self._clone.name!r} {what}"
+        if self._attempt > 1:
+            return f"{said} again, and it is not known what came of it before the process ended"
+        return said
+
+    def _answer(self) -> v.ToolResult | None:
+        """The result of a turn that has answered; None of any other."""
+        last = self._last_turn
+        if last is None or last.end_reason not in _ANSWERED:
+            return None
+        message = _last_reply(last.messages)
+        return None if message is None else self._result(message.content, is_error=False)
 
     def _failed(self, error: Exception | None) -> v.ToolResult:
-        """What became of a turn that has no answer; ``error`` is what it raised."""
-        last, name = self._clone.last_turn, self._clone.name
+        """What became of a turn without an answer, or that raised behind it."""
+        last, name = self._last_turn, self._clone.name
         if last is None:
-            what = f"Agent {name!r} could not be asked"
+            what = self._not_asked("could not be asked")
+        elif last.end_reason in _ANSWERED:
+            what = f"Agent {name!r} has answered, and what follows its answer failed"
         else:
             what = f"Agent {name!r} gave no answer: its turn ended {last.end_reason.value}"
         if error is not None:
@@ -330,10 +374,9 @@ class _NestedCall:
         return v.ToolResult(content=content, status=status, meta=self._meta())
 
     def _meta(self) -> dict[str, Any]:
-        last = self._clone.last_turn
-        usage = self._clone.usage.summaries
+        last, usage = self._last_turn, v.Usage()
         if last is not None:
-            usage += last.total_usage
+            usage = last.total_usage + self._summaries()
         end_reason = None if last is None else last.end_reason
         return nested.AgentTurn(
             agent=self._clone.name,
@@ -343,10 +386,18 @@ class _NestedCall:
             response_mode=self._mode,
         ).as_meta()
 
+    def _summaries(self) -> v.Usage:
+        """What the summaries took that were written in the turn."""
+        usage = self._clone.usage.summaries
+        if self._others is None:
+            return usage
+        pairs = zip(attrs.astuple(usage), attrs.astuple(self._others[1]), strict=True)
+        return v.Usage(*[now - before for now, before in pairs])
+
     def _leave_note(self) -> None:
         """The call is cut: its answer, which is made elsewhere, says what this turn was."""
         conversation = self._clone.conversation
-        if self._around is not None and conversation.turns:
+        if self._around is not None and self._has_begun:
             began = conversation.grace_deadline - self._clone.config.grace
             spent = trio.current_time() - began if began > -math.inf else 0.0
             self._around.cut = CutTurn(self._meta(), spent)

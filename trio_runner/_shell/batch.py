@@ -52,7 +52,7 @@ from trio_runner._core.params import RequestParams
 from trio_runner._core.turn import Turn
 from trio_runner._shell.barriers import groups
 from trio_runner._shell.commits import Commit, Commits
-from trio_runner._shell.context import BatchContext, CallContext, TurnContext
+from trio_runner._shell.context import BatchContext, CallContext, CutTurn, TurnContext
 from trio_runner._shell.conversation import Conversation
 from trio_runner._shell.ki import call_pair_unprotected
 from trio_runner._shell.limits import LimitScope, Ration, scopes_around
@@ -372,15 +372,22 @@ class Batch:
             if tool.threaded and context.open and not context.give_up():
                 turn.tool_started(position)
             context.open = False
-            if context.cut is not None and turn.is_open(position):
-                # The turn ends: what answers the call is to name the turn that ran in it.
-                turn.tool_noted(position, context.cut.meta)
-                self._services.context.spent = max(self._services.context.spent, context.cut.spent)
+            if context.cut is not None:
+                self._note_cut(position, context.cut)
             if scope is not None:
                 self._running.pop(position, None)
         if turn.is_open(position):
             # The caller cancelled, and the tool said so in a foreign loop's words.
             await trio.lowlevel.checkpoint_if_cancelled()
+
+    def _note_cut(self, position: int, cut: CutTurn) -> None:
+        """A turn that ran in a call was cut: by what ends this turn, unless the call goes on."""
+        is_open = self._turn.is_open(position)
+        if is_open:
+            # What answers the call is to name the turn that ran in it.
+            self._turn.tool_noted(position, cut.meta)
+        if is_open or leaving.cancelled_from_outside():
+            self._services.context.spent = max(self._services.context.spent, cut.spent)
 
     # --- outcomes: no await from here on ----------------------------------------
 
