@@ -6,9 +6,11 @@ Turns that meet a limit are in ``test_limited_turns.py``.
 from __future__ import annotations
 
 import contextvars
+import sys
 from collections.abc import Mapping
 from typing import Any
 
+import attrs
 import hypothesis.strategies as st
 import pytest
 import trio
@@ -203,6 +205,48 @@ async def test_seconds_run_from_the_first_entry_on(autojump_clock: trio.testing.
     assert scope.remaining.seconds == 0
 
 
+def test_seconds_go_on_in_the_next_run_of_trio_which_has_another_clock() -> None:
+    scope = tr.limits(seconds=100)
+
+    async def use(seconds: float) -> float:
+        with scope:
+            await trio.sleep(seconds)
+            return scope.deadline - trio.current_time()
+
+    clocks = [trio.testing.MockClock(autojump_threshold=0) for _ in range(2)]
+    assert trio.run(use, 30, clock=clocks[0]) == about(70)
+    spent = scope.spent.seconds  # the first clock stands still from here on
+    assert spent == about(30)
+    assert trio.run(use, 5, clock=clocks[1]) == about(100 - spent)
+
+
+async def test_seconds_are_told_in_the_thread_of_a_tool_too() -> None:
+    with tr.limits(seconds=100) as scope:
+        await trio.sleep(0.01)
+        spent = await trio.to_thread.run_sync(lambda: scope.spent.seconds)
+    assert 0 < spent <= scope.spent.seconds
+
+
+async def test_nothing_that_threads_charge_side_by_side_is_lost() -> None:
+    def charge() -> None:
+        for _ in range(500):
+            tr.charge_usage(tr.Usage(1))
+
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with tr.limits() as scope:
+            async with trio.open_nursery() as nursery:
+                for _ in range(4):
+                    nursery.start_soon(trio.to_thread.run_sync, charge)
+                for _ in range(500):
+                    scope.take_tool_calls(1)
+                    await trio.lowlevel.checkpoint()
+    finally:
+        sys.setswitchinterval(switch)
+    assert attrs.evolve(scope.spent, seconds=0) == tr.Spent(2000, 500, tr.Usage(2000))
+
+
 def test_a_scope_with_seconds_is_entered_inside_trio() -> None:
     with pytest.raises(tr.UsageError, match=r"inside trio.run"):
         tr.limits(seconds=1).__enter__()
@@ -263,6 +307,13 @@ async def test_tokens_of_a_call_that_is_counted_already_add_no_call() -> None:
     with tr.limits(model_calls=5) as scope:
         tr.charge_usage(tr.Usage(7), calls=0)
     assert (scope.spent.model_calls, scope.spent.usage) == (0, tr.Usage(7))
+
+
+@pytest.mark.parametrize("bad", [-1, True, 0.5])
+async def test_calls_that_cannot_be_are_refused_and_nothing_is_counted(bad: Any) -> None:
+    with tr.limits() as scope, pytest.raises((TypeError, ValueError), match="calls is"):
+        tr.charge_usage(tr.Usage(7), calls=bad)
+    assert attrs.evolve(scope.spent, seconds=0) == tr.Spent()
 
 
 # --- what the loop asks -------------------------------------------------------------
@@ -354,7 +405,7 @@ async def test_the_seconds_that_are_up_first_are_told(
 async def test_that_a_model_reports_no_usage_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     with tr.limits(total_tokens=10) as scope, tr.limits(model_calls=3) as other:
         for each in (scope, scope, other):
-            each.add(None, ("small",))
+            each.add(None, (None, "small"))  # the reply names none, the model's object does
     told = [record.message for record in caplog.records if "reports no usage" in record.message]
     assert len(told) == 1
     assert "'small'" in told[0]

@@ -46,11 +46,16 @@ def _check_amount(_: object, attribute: attrs.Attribute[Any], value: Any) -> Non
         raise ValueError(f"{attribute.name} is {value!r}; expected a finite number, 0 or more")
 
 
-def _check_count(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+def check_count(name: str, value: Any) -> None:
+    """Refuse what is no number of calls or tokens."""
     if type(value) is not int:
-        raise TypeError(f"{attribute.name} is {value!r}; expected a whole number or None")
+        raise TypeError(f"{name} is {value!r}; expected a whole number")
     if value < 0:
-        raise ValueError(f"{attribute.name} is {value!r}; expected 0 or more")
+        raise ValueError(f"{name} is {value!r}; expected 0 or more")
+
+
+def _check_count(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    check_count(attribute.name, value)
 
 
 def _check_seconds(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:

@@ -6,13 +6,14 @@ all scopes around it. How a turn ends by a limit is ``steps.py`` and ``stopping.
 A scope is found through a context variable, so child tasks, worker threads and
 the turns of sub-agents have the scopes of the task that started them. All that
 counts is synchronous: asking and taking are one step, so that no two tasks both
-take the last call.
+take the last call. Threads only add (`charge_usage`), under a lock.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import threading
 from collections.abc import Iterable
 from contextvars import ContextVar
 from types import TracebackType
@@ -44,8 +45,12 @@ class LimitScope:
         self._limits = limits
         #: But for the seconds, which the clock tells.
         self._spent = core.Spent()
-        #: When it was entered first, on trio's clock.
-        self._entered: float | None = None
+        #: Held while ``_spent`` is read and written anew: tools in threads charge, too.
+        self._lock = threading.Lock()
+        #: The clock of the run in which it was entered first; None before.
+        self._clock: trio.abc.Clock | None = None
+        #: When it was entered first, on that clock.
+        self._entered = 0.0
         #: Whether it was told that a model does not report what it took.
         self._warned = False
 
@@ -62,9 +67,10 @@ class LimitScope:
     @property
     def spent(self) -> core.Spent:
         """What was spent so far."""
-        if self._entered is None or not trio.lowlevel.in_trio_run():
+        if self._clock is None:
             return self._spent
-        return attrs.evolve(self._spent, seconds=trio.current_time() - self._entered)
+        # Not trio's own `current_time`, which a thread of a tool does not have.
+        return attrs.evolve(self._spent, seconds=self._clock.current_time() - self._entered)
 
     @property
     def remaining(self) -> core.Remaining:
@@ -75,14 +81,20 @@ class LimitScope:
     def deadline(self) -> float:
         """When its seconds are up, on trio's clock; inf when it has none, or was not entered."""
         seconds = self._limits.seconds
-        return math.inf if seconds is None or self._entered is None else self._entered + seconds
+        if seconds is None or self._clock is None:
+            return math.inf
+        if not trio.lowlevel.in_trio_run() or self._clock is trio.lowlevel.current_clock():
+            return self._entered + seconds
+        # Each run of trio has a clock of its own.
+        return trio.current_time() + seconds - self.spent.seconds
 
     @trio.lowlevel.enable_ki_protection
     def __enter__(self) -> Self:
         """Begin to count in this task, and in what it starts. No checkpoint."""
-        if self._entered is None:
+        if self._clock is None:
             if trio.lowlevel.in_trio_run():
-                self._entered = trio.current_time()
+                self._clock = trio.lowlevel.current_clock()
+                self._entered = self._clock.current_time()
             elif self._limits.seconds is not None:
                 raise UsageError(
                     "a scope with seconds was entered outside of trio, which has the clock; enter "
@@ -107,11 +119,13 @@ class LimitScope:
 
     def take_model_calls(self, count: int = 1) -> None:
         """The model is about to be asked. For the loop, which has looked at `before_model_call`."""
-        self._spent = attrs.evolve(self._spent, model_calls=self._spent.model_calls + count)
+        with self._lock:
+            self._spent = attrs.evolve(self._spent, model_calls=self._spent.model_calls + count)
 
     def take_tool_calls(self, count: int) -> None:
         """So many calls may begin; fewer than 0 give back what did not. For the loop."""
-        self._spent = attrs.evolve(self._spent, tool_calls=self._spent.tool_calls + count)
+        with self._lock:
+            self._spent = attrs.evolve(self._spent, tool_calls=self._spent.tool_calls + count)
 
     def add(self, usage: v.Usage | None, names: tuple[object, ...]) -> None:
         """A model took ``usage``; it has one of ``names``, the likeliest first. For the loop."""
@@ -119,11 +133,10 @@ class LimitScope:
             self._warn(names)
             return
         price = self.price(names)
-        self._spent = attrs.evolve(
-            self._spent,
-            usage=self._spent.usage + usage,
-            cost=self._spent.cost + (0.0 if price is None else price.cost(usage)),
-        )
+        cost = 0.0 if price is None else price.cost(usage)
+        with self._lock:
+            spent = self._spent
+            self._spent = attrs.evolve(spent, usage=spent.usage + usage, cost=spent.cost + cost)
 
     def price(self, names: tuple[object, ...]) -> core.Price | None:
         """What a model costs that has one of ``names``; None when nothing is to be priced.
@@ -147,7 +160,7 @@ class LimitScope:
             _log.warning(
                 "model %r reports no usage, so the tokens and the cost that a scope limits (%r) "
                 "are not counted for it",
-                next(iter(names), None),
+                next((name for name in names if isinstance(name, str)), None),
                 self.name,
             )
 
@@ -216,7 +229,7 @@ def limits(
 def charge_usage(usage: v.Usage, *, model: str | None = None, calls: int = 1) -> None:
     """Count what a model took outside of a turn, in a tool or a hook, in all scopes around.
 
-    No checkpoint. A turn counts its own model calls.
+    No checkpoint; may be called from the thread of a tool. A turn counts its own model calls.
 
     Args:
       usage: the tokens.
@@ -226,7 +239,9 @@ def charge_usage(usage: v.Usage, *, model: str | None = None, calls: int = 1) ->
 
     Raises:
       UnknownPriceError: a scope's prices have no model of that name; nothing was counted.
+      TypeError, ValueError: a number of calls that cannot be; nothing was counted.
     """
+    core.check_count("calls", calls)
     scopes = scopes_around()
     for scope in scopes:
         scope.price((model,))
