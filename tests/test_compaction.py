@@ -57,6 +57,8 @@ def attached(name: str) -> tr.Message:
 
 SYSTEM = user("rules", template=True)
 PAUSE = says("wait", tr.StopReason.PAUSE)
+#: What sends an answer back, where a structured one was wanted.
+REFUSED, ASKED = [user(mark, meta={"structured_output": mark}) for mark in ("refused", "asked")]
 #: 0 template, 1 input, 2-3 step, 4 picture, 5 note, 6-7 step, 8 answer; 9 input, 10-11 step,
 #: 12 answer; 13 input, 14 answer.
 LONG = (
@@ -89,6 +91,10 @@ def compact(history: History, index: int, text: str = "summary") -> r.Compacted:
         ([user("a"), *step("s"), user("b"), says("c")], [0]),
         # An answer to nothing, and two in a row.
         ([says("a"), says("b"), user("c")], [0, 2]),
+        # An answer that goes back to the model ends no turn.
+        ([user("a"), *step("s"), says("b"), REFUSED, says("c"), user("d")], [0, 6]),
+        ([user("a"), says("b"), ASKED, says("c"), REFUSED, says("d"), user("e")], [0, 6]),
+        ([user("sum", meta={"is_summary": True}), REFUSED, says("c"), user("d")], [0, 1, 3]),
         # A summary is a turn of its own, whoever speaks it.
         ([user("sum", meta={"is_summary": True}), user("a"), says("b")], [0, 1]),
         ([user("sum", meta={"is_summary": 1}), user("a"), says("b")], [0]),

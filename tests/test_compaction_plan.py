@@ -232,6 +232,7 @@ def test_a_turn_is_found_by_its_first_message() -> None:
         (turn("a"), 2),
         ([*turn("a"), user("b")], 2),
         ([*turn("a"), user("b"), *step("s"), user("c")], 3),
+        ([user("a"), says("b"), user("no", meta={"structured_output": "refused"})], 1),
         ([user("a"), tr.Message.assistant("wait", stop_reason=tr.StopReason.PAUSE)], 1),
         ([says("template").__class__("assistant", "x", template=True), user("b")], 1),
     ],

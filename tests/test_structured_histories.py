@@ -127,6 +127,8 @@ class World:
             # A turn that had its answer already is only read.
             assert (last is None and resume) or (last is not None and last.end_reason is reason)
             tr.check_history(agent.history)
+            # One turn, however often an answer went back.
+            assert agent.fork(turns=-1).history == ()
             stored = tr.fold(self.journal.stored("s"))
             assert stored.messages == agent.history
             assert stored.turn is not None

@@ -6,7 +6,8 @@ go through it, so that what a session opens as is what was in memory.
 
 What may go: whole steps only, so that no call is parted from its result, and
 never a template. A *turn* begins, as far as messages tell, where the user speaks
-first, or after an answer or a summary. What follows a turn without an answer
+first, or after an answer or a summary, unless the answer goes back to the model
+as none that was wanted. What follows a turn without an answer
 counts as part of it, so rather too much is kept than too little.
 
 Who shortens twice must look twice: a `HistoryCut` is good for the version of the
@@ -22,6 +23,7 @@ from typing import Final, assert_never
 import attrs
 
 import trio_runner._core.records as r
+import trio_runner._core.structured as structured
 import trio_runner._core.values as v
 from trio_runner._core.copies import own_message
 from trio_runner._core.errors import HistoryError
@@ -138,9 +140,20 @@ def turn_starts(messages: Sequence[v.Message]) -> list[int]:
         *[
             index
             for index in range(first + 1, len(messages))
-            if messages[index].role == "user" and _ends_a_turn(messages[index - 1])
+            if messages[index].role == "user"
+            and _ends_a_turn(messages[index - 1])
+            and not goes_on(messages, index)
         ],
     ]
+
+
+def goes_on(messages: Sequence[v.Message], index: int) -> bool:
+    """Whether message ``index`` sends the answer before it back, in the same turn."""
+    return (
+        0 < index < len(messages)
+        and structured.MARK in messages[index].meta
+        and is_answer(messages[index - 1])
+    )
 
 
 def first_turns(messages: Sequence[v.Message], count: int) -> tuple[v.Message, ...]:

@@ -29,6 +29,7 @@ from trio_runner._core.compaction import (
     HistoryCutError,
     between,
     check_cut,
+    goes_on,
     is_answer,
     is_summary,
     template_count,
@@ -213,7 +214,8 @@ def unseen_from(messages: Sequence[v.Message]) -> int:
     for index in range(len(messages) - 1, -1, -1):
         message = messages[index]
         if message.role == "assistant":
-            return index + 1 if is_answer(message) or message.template else index
+            is_seen = is_answer(message) and not goes_on(messages, index + 1)
+            return index + 1 if is_seen or message.template else index
     return template_count(messages)
 
 
