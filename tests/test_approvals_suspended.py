@@ -139,6 +139,52 @@ async def test_hooks_on_the_end_wait_for_the_real_end() -> None:
         assert fired == ["before_tool_call 0", "after_tool_call 0", "after_turn_complete 1"]
 
 
+async def test_a_batch_of_which_nothing_is_left_to_run_is_over_for_the_hook_too() -> None:
+    seen: list[list[str]] = []
+
+    async def hook(runner: tr.ToolRunner, results: tr.Message) -> None:
+        assert runner.iteration == 0
+        seen.append([each.status.value for each in results.tool_results])
+
+    async with House(hooks=tr.ToolRunnerHooks(after_tool_call=hook)).agent() as agent:
+        await agent.generate("go")
+        await agent.resume(decisions={"c2": tr.Deny(), "c3": "so", "c4": tr.Deny()})
+        assert ended(agent) is tr.EndReason.ANSWERED
+    assert seen == [["ok", "denied", "ok", "denied"]]
+
+
+@pytest.mark.parametrize("refused", ["c1", "c2"])
+async def test_a_guard_says_the_same_each_time_that_the_batch_goes_on(refused: str) -> None:
+    said: list[bool] = []
+
+    async def guard(runner: tr.ToolRunner, reply: tr.Message) -> None:
+        said.extend(runner.deny(each.id, "no.") for each in reply.tool_calls if each.id == refused)
+
+    house = House(hooks=tr.ToolRunnerHooks(before_tool_call=guard))
+    async with house.agent() as agent:
+        await agent.generate("go")
+        assert waiting(agent) == [each for each in ("c2", "c3", "c4") if each != refused]
+        words = {each: tr.Deny() for each in waiting(agent)}
+        await agent.resume(decisions={**words, "c4": tr.Approve()})
+        assert ended(agent) is tr.EndReason.ANSWERED
+        assert said == [True, False]
+        assert status(agent)[refused] == "denied"
+
+
+async def test_a_guard_that_is_too_late_changes_no_result() -> None:
+    async def guard(runner: tr.ToolRunner, reply: tr.Message) -> None:
+        if runner.agent.config.instruction == "strict":
+            assert not runner.deny("c1", "no.")
+
+    house = House(hooks=tr.ToolRunnerHooks(before_tool_call=guard))
+    async with house.agent() as agent:
+        await agent.generate("go")
+    async with house.agent(instruction="strict") as agent:
+        words = {each: tr.Deny() for each in waiting(agent)}
+        await agent.resume(decisions={**words, "c4": tr.Approve()})
+        assert status(agent) == {"c1": "ok", "c2": "denied", "c3": "denied", "c4": "ok"}
+
+
 async def test_an_approver_that_defers_suspends_the_turn() -> None:
     async def approver(request: tr.ApprovalRequest) -> tr.Decision:
         return tr.Defer() if request.call.id == "c4" else tr.Approve()
@@ -681,7 +727,12 @@ async def test_a_crash_at_any_record_resumes_truthfully(count: int) -> None:
         if type(e) is r.ToolFinished and e.result.status is tr.CallStatus.DENIED
     ]
     words: dict[str, Any] = {"c2": tr.Approve({"amount": 6}), "c3": "so", "c4": tr.Deny()}
-    async with house.agent() as agent:
+
+    async def guard(runner: tr.ToolRunner, reply: tr.Message) -> None:
+        for call_id in denied:
+            runner.deny(call_id, "it was denied, and stays so")
+
+    async with house.agent(hooks=tr.ToolRunnerHooks(before_tool_call=guard)) as agent:
         for _ in range(4):
             if ended(agent) is tr.EndReason.ANSWERED:
                 break

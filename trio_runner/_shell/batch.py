@@ -135,17 +135,21 @@ class Batch:
 
     # --- from hooks and callers -------------------------------------------------
 
-    def deny(self, call_id: str, reason: str) -> None:
-        """Refuse one call before the batch begins.
+    def deny(self, call_id: str, reason: str) -> bool:
+        """Refuse one call before the batch begins; False when it has its result already.
 
         Raises:
-          UsageError: the batch has begun, or no open call has the id.
+          UsageError: the batch has begun, or none of its calls has the id.
         """
-        position = self._turn.position_of(call_id)
-        if self._begun or position is None:
-            why = "the batch has begun" if self._begun else "no open call has that id"
+        if self._begun or all(planned.call.id != call_id for planned in self._plan):
+            why = "the batch has begun" if self._begun else "no call of the batch has that id"
             raise UsageError(f"cannot deny call {call_id!r}: {why}; deny in before_tool_call")
+        position = self._turn.position_of(call_id)
+        if position is None:
+            # The hook is called again when a batch goes on, and says again what it said.
+            return False
         self._denials[position] = safe_text(str(reason)) or "no reason was given."
+        return True
 
     def deny_all(self, reason: str) -> None:
         """Answer every open call ``denied``; a reason given by `deny` is kept."""

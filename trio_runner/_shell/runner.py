@@ -249,16 +249,20 @@ class ToolRunner:
         self._conversation.replace_history(messages, steps.turn)
 
     @trio.lowlevel.enable_ki_protection
-    def deny(self, call_id: str, reason: str) -> None:
+    def deny(self, call_id: str, reason: str) -> bool:
         """Refuse one call of the batch that is about to run (in ``before_tool_call``).
 
+        Returns:
+          Whether it is refused: False when it has its result already, in a batch that goes
+          on after a crash or a suspension. That result stays.
+
         Raises:
-          UsageError: no batch is about to run, or it has no open call of that id.
+          UsageError: no batch is about to run, or it has no call of that id.
         """
         batch = self._steps.batch if self._steps is not None else None
         if batch is None:
             raise UsageError(f"cannot deny call {call_id!r}: no batch is about to run")
-        batch.deny(call_id, reason)
+        return batch.deny(call_id, reason)
 
     @trio.lowlevel.enable_ki_protection
     def cancel_call(self, call_id: str) -> bool:

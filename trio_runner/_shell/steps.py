@@ -159,6 +159,8 @@ class Steps:
         self._left_open: Final = self.turn.reply
         #: The newest message that the runner has handed over, or that was there before.
         self._handed = self.last
+        #: Whether decisions and a crash left nothing to run of a batch that was under way.
+        self._ends_batch = self.turn.reply is None and bool(decided or recovered)
         #: The limit that kept calls of the newest batch from running.
         self._over: LimitReached | None = None
         #: Whether what follows the end, such as ``after_turn_complete``, was begun.
@@ -405,6 +407,9 @@ class Steps:
         else:
             # Nothing is left to run, but the model must not hear of answers that are not durable.
             await self._settle()
+            if self._ends_batch:
+                self._ends_batch = False
+                await self._tell_results()
         turn.step_done()
 
     async def _run_batch(self, reply: v.Message, batch: Batch) -> None:
@@ -430,8 +435,12 @@ class Steps:
             raise
         batch.raise_fatal()
         self._over = batch.limit
+        await self._tell_results()
+
+    async def _tell_results(self) -> None:
+        """The batch is over."""
         if self._hooks.after_tool_call is not None:
-            results = turn.results
+            results = self.turn.results
             assert results is not None
             await self._tell(self._hooks.after_tool_call, results)
 
