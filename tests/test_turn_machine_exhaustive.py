@@ -136,6 +136,17 @@ class Edited:
 
 
 @attrs.frozen
+class Held:
+    at: int
+    waits_for: r.WaitsFor
+
+
+@attrs.frozen
+class Approved:
+    at: int
+
+
+@attrs.frozen
 class Suspended:
     pass
 
@@ -186,6 +197,8 @@ Event: TypeAlias = (
     | Started
     | Returned
     | Edited
+    | Held
+    | Approved
     | Suspended
     | Refused
     | Passed
@@ -225,6 +238,7 @@ class Bounds:
       stops: the stop reasons of the replies.
       interrupts: the ways to interrupt.
       crashes: a crash cuts the calls of the first so many replies only.
+      words: calls are held and approved. A walk of its own, since it multiplies the states.
     """
 
     calls: int
@@ -234,6 +248,7 @@ class Bounds:
     stops: tuple[Stop | None, ...] = EVERY_STOP
     interrupts: tuple[Interrupted, ...] = EVERY_INTERRUPT
     crashes: int = 1
+    words: bool = False
 
 
 # --- histories ------------------------------------------------------------------
@@ -280,6 +295,8 @@ class Book:
     answers: dict[int, v.ToolResult] = attrs.field(factory=dict[int, v.ToolResult])
     attached: dict[int, v.Message] = attrs.field(factory=dict[int, v.Message])
     edits: dict[int, v.JSONObject] = attrs.field(factory=dict[int, v.JSONObject])
+    held: dict[int, r.WaitsFor] = attrs.field(factory=dict[int, r.WaitsFor])
+    approved: frozenset[int] = frozenset()
     queued: Messages = ()
     results: v.Message | None = None
     #: Between a reply that goes on and its `step_done`.
@@ -301,6 +318,7 @@ class Book:
             attached=dict(self.attached),
             attempts=dict(self.attempts),
             edits=dict(self.edits),
+            held=dict(self.held),
         )
 
     @property
@@ -346,6 +364,7 @@ class Book:
         self.asked, self.started, self.queued = None, frozenset(), ()
         self.answers, self.attached = {}, {}
         self.cut, self.attempts, self.edits = frozenset(), {}, {}
+        self.held, self.approved = {}, frozenset()
 
     def replied(self, reply: v.Message, cap: int | None, made: Sequence[v.ToolResult]) -> None:
         self.replies += 1
@@ -432,7 +451,8 @@ class Book:
         self.attempts[at] = self.attempts.get(at, 0) + 1
 
     def resumed(self) -> None:
-        self.cut = self.started
+        if self.ended is None:
+            self.cut = self.started
         if self.ended is End.MAX_ITERATIONS:
             self.opened = 0
         self.ended = None
@@ -514,6 +534,8 @@ def kind(node: Node) -> Hashable:
     common = (
         turn.phase,
         turn._decided,
+        # Read again when an answer is refused, and by nothing else.
+        turn._decided is End.ANSWERED and turn._met_cap,
         turn.end_reason,
         turn.iteration,
         turn._uncounted,
@@ -523,7 +545,9 @@ def kind(node: Node) -> Hashable:
     )
     if step is not None:
         answered = tuple([None if each is None else each.status for each in step.results])
+        words = (frozenset(step.held.items()), frozenset(step.approved))
         # In the order in which they came: a machine could depend on it.
+        common = (*common, words)
         return common, answered, bytes(step.started), tuple(step.attached), len(turn._queued)
     last = history.last
     return (
@@ -575,6 +599,8 @@ def events(node: Node) -> Iterator[Event]:
         if not book.goes_on and book.replies < bounds.steps:
             yield from replies(node)
         yield from of_calls(book)
+        if bounds.words:
+            yield from words(book)
         if can_pass_through(book) and book.replies <= bounds.steps:
             yield Passed()
         if book.goes_on and book.asked is None:
@@ -604,8 +630,25 @@ def of_calls(book: Book) -> Iterator[Event]:
             yield Returned(position, attaches=True)
         if position not in book.started:
             yield Edited(position)
-    if book.asked is not None and not (book.started - book.cut) & set(book.open_positions):
+    if book.asked is not None and not runs(book):
         yield Suspended()
+
+
+def runs(book: Book) -> frozenset[int]:
+    """The open calls that run."""
+    return (book.started - book.cut) & set(book.open_positions)
+
+
+def words(book: Book) -> Iterator[Event]:
+    """What may be said about open calls."""
+    for position in book.open_positions:
+        if position in runs(book):
+            continue
+        if position not in book.held and position not in book.approved:
+            yield Held(position, "approval")
+            yield Held(position, "external")
+        if book.held.get(position) != "external":
+            yield Approved(position)
 
 
 def can_pass_through(book: Book) -> bool:
@@ -680,7 +723,7 @@ def _happen(node: Node, event: Event) -> Sequence[r.Record]:
             return [_start(node, at, book.attempts[at])]
         case Returned(at, attaches):
             return _return(node, at, attaches=attaches)
-        case Edited() | Suspended() | Refused() | Passed():
+        case Edited() | Held() | Approved() | Suspended() | Refused() | Passed():
             return _happen_outside(node, event)
         case Added():
             note = v.Message.user(f"note {node.spent[0]}")
@@ -712,15 +755,27 @@ def _happen(node: Node, event: Event) -> Sequence[r.Record]:
     return [r.TurnEnded(1, book.ended)]
 
 
-def _happen_outside(node: Node, event: Edited | Suspended | Refused | Passed) -> Sequence[r.Record]:
+def _happen_outside(
+    node: Node, event: Edited | Held | Approved | Suspended | Refused | Passed
+) -> Sequence[r.Record]:
     """What neither the model nor a tool does."""
     turn, book = node.turn, node.book
     match event:
         case Edited(at):
-            arguments: v.JSONObject = {"edited": len(node.path)}
+            arguments: v.JSONObject = {"edited": at}
             turn.arguments_edited(at, arguments)
             book.edits[at] = arguments
+            book.approved -= {at}
             return [r.CallEdited(1, turn.step, _call_id(book, at), arguments)]
+        case Held(at, waits_for):
+            turn.call_held(at, waits_for, _digest(book, at))
+            book.held[at] = waits_for
+            digest = _digest(book, at)
+            return [r.CallHeld(1, turn.step, _call_id(book, at), waits_for, digest)]
+        case Approved(at):
+            turn.call_approved(at, _digest(book, at))
+            book.approved |= {at}
+            return [r.CallApproved(1, turn.step, _call_id(book, at), _digest(book, at))]
         case Suspended():
             turn.suspend()
             book.suspended()
@@ -741,6 +796,12 @@ def _happen_outside(node: Node, event: Edited | Suspended | Refused | Passed) ->
 def _start(node: Node, at: int, attempt: int) -> r.ToolStarted:
     call_id = _call_id(node.book, at)
     return r.ToolStarted(1, node.turn.step, call_id, "tool", "", "", attempt=attempt)
+
+
+def _digest(book: Book, position: int) -> str:
+    assert book.asked is not None
+    own = book.asked.tool_calls[position].arguments
+    return r.arguments_hash(book.edits.get(position, own))
 
 
 def _call_id(book: Book, position: int) -> str:
@@ -781,6 +842,7 @@ def _return(node: Node, at: int, *, attaches: bool) -> Sequence[r.Record]:
 
 def _interrupt(node: Node, reason: End, *, crashed: bool) -> Sequence[r.Record]:
     turn, book = node.turn, node.book
+    # A limit that strikes while calls run is one of time.
     ran = Status.TIMED_OUT if reason in (End.TIMED_OUT, End.LIMIT) else Status.INTERRUPTED
     ran = Status.UNKNOWN_AFTER_CRASH if crashed else ran
     expected: list[tuple[str, Status]] = []
@@ -862,6 +924,9 @@ def step_problems(turn: Turn, book: Book) -> Iterator[str]:
             arguments = book.edits.get(position, call.arguments)
             if step.arguments(position) != arguments:
                 yield f"C4: call {call.id} would run with {step.arguments(position)}"
+            waits = position in book.held and position not in book.approved
+            if step.waits(position) != (waits and position in book.open_positions):
+                yield f"C4: call {call.id} waits for a word: {step.waits(position)}"
     if tuple(turn._queued) != book.queued:
         yield f"C3: the messages that wait are {turn._queued}; expected {book.queued}"
     calls = () if book.asked is None else book.asked.tool_calls
@@ -950,6 +1015,7 @@ def refused(turn: Turn, book: Book) -> Iterator[tuple[str, Callable[[], object],
             result = v.ToolResult(call_id, "tool", "late")
             finish = lambda at=at, result=result: turn.tool_finished(at, result)  # noqa: E731
             yield f"a result of {call_id} at {at}", finish, InternalError
+        yield from refused_words(turn, book, at, can_run=is_open and at not in runs(book))
         if not is_open or at in book.started:
             edit = lambda at=at: turn.arguments_edited(at, {})  # noqa: E731
             yield f"an edit at {at}", edit, InternalError
@@ -979,8 +1045,7 @@ def refused_from_outside(
     """The same, of the events that neither the model nor a tool brings."""
     calls = [v.ToolCall("x", "tool")]
     fits = [v.Message.assistant("x"), v.Message.assistant(tool_calls=calls)]
-    running = (book.started - book.cut) & set(book.open_positions)
-    if book.asked is None or book.ended or running:
+    if book.asked is None or book.ended or runs(book):
         yield "a suspension", turn.suspend, InternalError
     if book.ended is None:
         suspended = lambda: turn.interrupt(End.SUSPENDED)  # noqa: E731
@@ -994,6 +1059,31 @@ def refused_from_outside(
     yield "input passed through", lambda: turn.passed_through(again[0]), InternalError
     if not can_pass_through(book):
         yield "results passed through", lambda: turn.passed_through(fits[0]), InternalError
+
+
+def refused_words(
+    turn: Turn, book: Book, at: int, *, can_run: bool
+) -> Iterator[tuple[str, Callable[[], object], type[Exception]]]:
+    """The same, of what is said about the call at one position."""
+    digest = ""
+    if can_run:
+        assert book.asked is not None
+        digest = r.arguments_hash(book.edits.get(at, book.asked.tool_calls[at].arguments))
+        other = r.arguments_hash({"other": "arguments"})
+        yield (
+            f"other arguments held at {at}",
+            lambda: turn.call_held(at, "approval", other),
+            (InternalError),
+        )
+        yield (
+            f"other arguments approved at {at}",
+            lambda: turn.call_approved(at, other),
+            (InternalError),
+        )
+    if not can_run or at in book.held or at in book.approved:
+        yield f"a hold at {at}", lambda: turn.call_held(at, "external", digest), InternalError
+    if not can_run or book.held.get(at) == "external":
+        yield f"an approval at {at}", lambda: turn.call_approved(at, digest), InternalError
 
 
 # --- the walk -------------------------------------------------------------------
@@ -1054,6 +1144,13 @@ def walk(
 def test_small_turns_with_everything_that_can_happen_keep_the_contract() -> None:
     """Two messages wait for a step here, which shows their order."""
     seen = walk(Bounds(calls=1, steps=1, queued=2))
+    assert seen.states > 500
+
+
+@pytest.mark.slow
+def test_calls_that_wait_for_a_word_keep_the_contract() -> None:
+    seen = walk(Bounds(2, 1, 1, (0, 0, 1), FEW_STOPS, FEW_INTERRUPTS, words=True))
+    print(f"held and approved calls: {seen.states} states, {seen.edges} edges")
     assert seen.states > 500
 
 
