@@ -57,7 +57,7 @@ from trio_runner._shell.limits import (
 from trio_runner._shell.loop_agent import ToolLoopAgent
 from trio_runner._shell.notices import Notices
 from trio_runner._shell.offers import Offers, forces
-from trio_runner._shell.structured import Answering, Wanted, answering_of
+from trio_runner._shell.structured import Answering, Wanted, asking_of
 from trio_runner.abc import ModelRequest, Tool
 
 if TYPE_CHECKING:
@@ -124,6 +124,9 @@ class Steps:
         self.scope: trio.CancelScope | None = None
         #: The batch that is planned or runs; None between batches.
         self.batch: Batch | None = None
+        # What the model says of itself is read before the turn begins: it may raise.
+        compactor = Compactor.of_turn(agent, notices, lambda: self.turn.messages)
+        asking = asking_of(output, agent, params)
         conversation = self._conversation
         self.turn: Final = conversation.take_up() if resume else self._new_turn(given, results)
         kept = self.turn.history is conversation.history
@@ -135,9 +138,7 @@ class Steps:
             self.turn, conversation, self.commits, self._config, notices, self._context
         )
         #: None where nothing is compacted by itself.
-        self._compactor: Final = (
-            Compactor.of_turn(agent, notices, lambda: self.turn.messages) if kept else None
-        )
+        self._compactor: Final = compactor if kept else None
         strict = self._config.durability == "strict"
         conversation.commits.begin_turn(self.ending.commit_failed, strict=strict)
         step = self.turn.step
@@ -168,7 +169,7 @@ class Steps:
         if self.turn.replies and forces(params.tool_choice):
             self.params = attrs.evolve(params, tool_choice="auto")
         #: How the turn comes to a structured answer; None when none is wanted.
-        self.answering: Final = answering_of(output, agent, params, self.turn.messages)
+        self.answering: Final = None if asking is None else asking(self.turn.messages)
         #: When the turn's time is up, on trio's clock.
         self.deadline: Final = (
             math.inf if params.turn_timeout is None else trio.current_time() + params.turn_timeout

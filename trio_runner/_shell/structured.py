@@ -8,6 +8,7 @@ are ``agent_answers.py``.
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol, cast
@@ -87,18 +88,22 @@ def _output_types() -> _OutputTypes:
     return cast("_OutputTypes", module)
 
 
-def answering_of(
-    wanted: Wanted | None, agent: object, params: RequestParams, messages: Sequence[v.Message]
-) -> Answering | None:
-    """How a turn comes to its answer; None when none is wanted.
+def asking_of(
+    wanted: Wanted | None, agent: object, params: RequestParams
+) -> Callable[[Sequence[v.Message]], Answering] | None:
+    """How a turn comes to its answer, made of its messages so far; None when none is wanted.
+
+    What the model says of itself is read here, before the turn begins: it may raise.
 
     Args:
       agent: has a ``model``, or speaks for one itself.
-      messages: the turn's so far.
     """
     if wanted is None:
         return None
-    return Answering(wanted, getattr(agent, "model", agent), params.structured_policy, messages)
+    model = getattr(agent, "model", agent)
+    native = bool(getattr(model, "supports_structured_output", False))
+    policy = _resolved(params.structured_policy, model)
+    return functools.partial(Answering, wanted, native, policy)
 
 
 def value_in(answering: Answering | None) -> Any:
@@ -119,23 +124,21 @@ class Answering:
     """How one turn comes to its structured answer.
 
     Args:
-      model: what says ``supports_structured_output`` and ``structured_policy``, if it does.
-      policy: of the turn's params.
+      native: the model takes a schema as such.
+      policy: when the schema is shown.
       messages: the turn's so far.
     """
 
     def __init__(
         self,
         wanted: Wanted,
-        model: object,
-        policy: structured.StructuredPolicy,
+        native: bool,
+        policy: structured.PlannedPolicy,
         messages: Sequence[v.Message],
     ) -> None:
         self._wanted: Final = wanted
-        self._native: Final = bool(getattr(model, "supports_structured_output", False))
-        self._plan: Final = AnswerPlan(
-            wanted.format, _resolved(policy, model), messages, wanted.retries
-        )
+        self._native: Final = native
+        self._plan: Final = AnswerPlan(wanted.format, policy, messages, wanted.retries)
         #: The newest answer's faults.
         self._problems: tuple[str, ...] = ()
         #: Answers that were judged and did not fit, in this process and before.
