@@ -103,6 +103,13 @@ from trio_runner._core.turn_state import MAY_GO_ON, TurnState
 class Turn(TurnState):
     """One turn, from its input to its end; what it is asked is in `TurnState`."""
 
+    # What the rules assign, said again for type checkers that would infer it anew here.
+    phase: Phase
+    iteration: int
+    replies: int
+    results: v.Message | None
+    rollback: HistoryRollbackState | None
+
     def input_added(self, messages: Iterable[v.Message]) -> None:
         """Messages for the next model call; behind the results when a step is open.
 
