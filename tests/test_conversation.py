@@ -392,7 +392,7 @@ def test_one_holder_at_a_time_and_only_it_can_let_go() -> None:
     conversation, first, second = Conversation(), object(), object()
     assert not conversation.is_busy
     conversation.acquire(first)
-    with pytest.raises(tr.BusyError, match="another turn is running"):
+    with pytest.raises(tr.BusyError, match="another turn, or a compaction, is running"):
         conversation.acquire(second)
     conversation.release(second)
     assert conversation.is_busy
