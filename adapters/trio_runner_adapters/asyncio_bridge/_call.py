@@ -64,6 +64,20 @@ class Call:
     of the life (`test_each_call_has_one_outcome_at_every_step`).
     """
 
+    __slots__ = (
+        "_cancel_asked",
+        "_channel",
+        "_ending",
+        "_error",
+        "_life",
+        "_sleeper",
+        "_task",
+        "_value",
+        "_what",
+        "cancel_arrived",
+        "ended",
+    )
+
     def __init__(
         self, life: Sides, what: Callable[[], str], channel: callbacks.Channel | None
     ) -> None:

@@ -203,7 +203,9 @@ class BridgedCall:
 
         async def work() -> Any:
             value = make()
-            return wrapped(life, await value if inspect.isawaitable(value) else value)
+            if held.kind_of(value) is types.CoroutineType or inspect.isawaitable(value):
+                value = await value
+            return wrapped(life, value)
 
         return await life.perform(functools.partial(name_of, self._to), work, self._channel)
 
@@ -362,9 +364,11 @@ class BridgedCall:
         to, args = self._to, self._args
         if args is None:
             return functools.partial(resolved, to)
-        outgoing = self._outgoing
+        kwargs, outgoing = self._kwargs, self._outgoing
+        if _PLAIN.issuperset(map(type, args)) and _PLAIN.issuperset(map(type, kwargs.values())):
+            return lambda: resolved(to)(*args, **kwargs)
         given = [outgoing(arg) for arg in args]
-        named = {name: outgoing(arg) for name, arg in self._kwargs.items()}
+        named = {name: outgoing(arg) for name, arg in kwargs.items()}
         if not any(type(arg) in _LOOKED_UP for arg in (*given, *named.values())):
             return lambda: resolved(to)(*given, **named)
 
