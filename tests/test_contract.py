@@ -16,7 +16,7 @@ import trio
 import trio_runner as tr
 from trio_runner._core.cap import cap_result
 from trio_runner._core.convert import result_from_value
-from trio_runner.testing import Outcome, contract, replay, sweep
+from trio_runner.testing import AgentTurn, Outcome, call, contract, replay, sweep
 from trio_runner.testing.contract import CONTRACT, Evidence, check_contract
 from trio_runner.testing.reference import ReferenceTurn
 
@@ -127,6 +127,24 @@ def handed_out_and_edited(evidence: Evidence) -> Evidence:
     return noted(evidence, handed_out=[(message, repr(tr.Message.assistant("as it was")))])
 
 
+def lost_connection(evidence: Evidence) -> Evidence:
+    """Call c1 was interrupted, and its tool said so itself: no lie."""
+    said = tr.ToolResult(content="the connection was lost", status=tr.CallStatus.INTERRUPTED)
+    made = result_from_value(said, call_id="c1", name="tidy", duration=None)
+    history = results_changed(evidence, lambda each: made if each.call_id == "c1" else each)
+    evidence = noted(evidence, returned={**evidence.ledger.returned, "c1": said})
+    return turn_changed(attrs.evolve(evidence, history=history, stored=None), history)
+
+
+def and_all_say(status: tr.CallStatus) -> Callable[[Evidence], Evidence]:
+    """The same, and then every result has that status."""
+
+    def lie(evidence: Evidence) -> Evidence:
+        return with_statuses(status)(lost_connection(evidence))
+
+    return lie
+
+
 Lie = Callable[[Evidence], Evidence]
 
 #: The promise, the lie, and a word of the sentence that must tell it.
@@ -156,6 +174,9 @@ LIES: list[tuple[str, str, Lie]] = [
     ("C4", "nothing in this turn", with_statuses(tr.CallStatus.TIMED_OUT)),
     ("C4", "nothing in this turn", with_statuses(tr.CallStatus.UNKNOWN_AFTER_CRASH)),
     ("C4", "the turn was answered", with_statuses(tr.CallStatus.INTERRUPTED)),
+    ("C4", "c2 has status interrupted, and the turn", and_all_say(tr.CallStatus.INTERRUPTED)),
+    ("C4", "returned a result of status interrupted", and_all_say(tr.CallStatus.OK)),
+    ("C4", "returned a result of status interrupted", and_all_say(tr.CallStatus.CANCELLED)),
     ("C4", "its text says", saying("Denied: the user refused this call. It had no effect.")),
     ("C4", "its text says", saying("Interrupted: it ran. It was not run and had no effect.")),
     ("C5", "left running", lambda e: seen(e, left_alive=("a task",))),
@@ -209,6 +230,28 @@ def test_every_promise_has_a_check_and_every_check_a_lie() -> None:
 def test_nothing_is_found_in_the_truth(drive: str) -> None:
     assert list(check_contract(evidence_of(drive=drive))) == []
     assert list(check_contract(interrupted())) == []
+
+
+def test_a_tool_may_say_itself_that_its_call_was_interrupted_and_the_turn_goes_on() -> None:
+    evidence = lost_connection(evidence_of())
+    assert evidence.last_turn is not None
+    assert evidence.last_turn.end_reason is tr.EndReason.ANSWERED
+    assert evidence.results["c1"].status is tr.CallStatus.INTERRUPTED
+    assert list(check_contract(evidence)) == []
+
+
+def test_a_tool_that_loses_its_connection_is_swept_without_a_word() -> None:
+    async def ask() -> tr.ToolResult:
+        await trio.lowlevel.checkpoint()
+        return tr.ToolResult(content="lost", status=tr.CallStatus.INTERRUPTED)
+
+    def make(journal: Any = None, session: Any = None, model: Any = None) -> tr.ToolAgent:
+        return tr.ToolAgent("a", model=model, tools=[ask], journal=journal, session=session)
+
+    turn = AgentTurn(make, [[call("ask"), call("ask")], "the answer"])
+    report = sweep(turn, faults=["cancel", "crash"], seeds=[0], max_positions=6)
+    report.raise_if_failed()
+    assert report.positions == 12
 
 
 def test_a_single_check_can_be_used_by_itself_without_a_sweep() -> None:

@@ -118,10 +118,15 @@ def record_true(evidence: Evidence) -> Iterator[str]:
                 yield f"{said}, and its tool was never entered"
         elif status is v.CallStatus.ERROR and call_id not in (*ledger.raised, *ledger.returned):
             yield f"{said}, and its tool neither raised nor returned"
-        if status not in evidence.statuses:
+        # A tool may say so itself, of a connection that it lost for instance; the turn goes on.
+        named = _status_named(ledger.returned.get(call_id))
+        told = status is named
+        if status not in evidence.statuses and not told:
             yield f"{said}, and nothing in this turn can have made it so"
-        if reason is v.EndReason.ANSWERED and status is v.CallStatus.INTERRUPTED:
+        if reason is v.EndReason.ANSWERED and status is v.CallStatus.INTERRUPTED and not told:
             yield f"{said}, and the turn was answered"
+        if named is not None and named in _CUT and not told:
+            yield f"{said}, and its tool returned a result of status {named.value}"
         word = _WORDS.get(status)
         if word is not None and call_id not in ledger.returned:
             ran = "had no effect" not in result.text
@@ -296,6 +301,15 @@ def shown(value: object) -> str:
     if len(text) <= _SHOWN_CHARACTERS:
         return text
     return f"{text[:_SHOWN_CHARACTERS]}… ({len(text)} characters)"
+
+
+def _status_named(value: object) -> v.CallStatus | None:
+    """What a tool itself calls its call, by the result that it returned; None: nothing."""
+    match value:
+        case v.ToolResult(status=v.CallStatus() as status):
+            return status
+        case _:
+            return None
 
 
 def _statuses_of(error: BaseException) -> frozenset[v.CallStatus]:
