@@ -158,12 +158,31 @@ def test_a_ctrl_c_at_the_start_of_a_server_in_memory_ends_the_program(*, require
     assert went_on == []
 
 
+def misnested(cause: BaseException) -> RuntimeError:
+    """What trio raises when ``cause`` kept somebody from leaving a scope."""
+    caught: list[RuntimeError] = []
+
+    async def main() -> None:
+        outer, inner = trio.CancelScope(), trio.CancelScope()
+        try:
+            with outer:
+                inner.__enter__()
+                raise cause
+        except RuntimeError as error:
+            caught.append(error)
+
+    trio.run(main)
+    return caught[0]
+
+
 @pytest.mark.parametrize(
     "error",
     [
         KeyboardInterrupt(),
         SystemExit(3),
         BaseExceptionGroup("both", [OSError("wire cut"), KeyboardInterrupt()]),
+        misnested(KeyboardInterrupt()),
+        ExceptionGroup("a nursery's", [misnested(KeyboardInterrupt())]),
     ],
 )
 def test_what_would_end_the_program_reaches_the_main_task_and_no_waiter_hangs(
@@ -186,3 +205,14 @@ def test_what_would_end_the_program_reaches_the_main_task_and_no_waiter_hangs(
 
     run_with_ctrl_c(main)
     assert sorted(seen) == ["main", "told"]
+
+
+def test_a_scope_that_something_else_kept_open_ends_no_program() -> None:
+    error = misnested(ValueError("odd"))
+
+    async def main() -> None:
+        with pytest.raises(McpServerError, match="could not be started: RuntimeError"):
+            await toolset(Failing(at_once=error)).__aenter__()
+        await trio.lowlevel.checkpoint()
+
+    run_with_ctrl_c(main)

@@ -7,8 +7,13 @@ belongs to no caller has nobody who would see its KeyboardInterrupt or SystemExi
 from __future__ import annotations
 
 import signal
+from typing import Final
 
 import trio
+
+_ENDS: Final = (KeyboardInterrupt, SystemExit)
+#: How trio's error begins when a scope is left in the wrong order.
+_MISNESTED: Final = "Cancel scope stack corrupted"
 
 
 def passed_on(error: BaseException) -> bool:
@@ -16,15 +21,27 @@ def passed_on(error: BaseException) -> bool:
 
     No checkpoint. The main task gets a KeyboardInterrupt at its next one, for SystemExit too.
     """
-    ends = (KeyboardInterrupt, SystemExit)
     match error:
         case BaseExceptionGroup():
-            found = error.subgroup(ends) is not None
+            found = error.subgroup(_would_end) is not None
         case _:
-            found = isinstance(error, ends)
+            found = _would_end(error)
     if found:
         _interrupt_main_task()
     return found
+
+
+def _would_end(error: BaseException) -> bool:
+    """Whether a single error is one, or stands in the place of one.
+
+    A Ctrl-C at the very line in which foreign code leaves a cancel scope keeps it from leaving
+    it: the next scope outwards then raises trio's error about that.
+    """
+    match error:
+        case RuntimeError() if str(error).startswith(_MISNESTED):
+            return isinstance(error.__context__, _ENDS)
+        case _:
+            return isinstance(error, _ENDS)
 
 
 @trio.lowlevel.enable_ki_protection

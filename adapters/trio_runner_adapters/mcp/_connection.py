@@ -210,7 +210,8 @@ class Connection:
                 raise
             self._fail(error)  # one that the SDK let out by itself
         except Exception as error:  # noqa: BLE001 - border: whatever the SDK and the process raise
-            self._fail(error)
+            if not self._interrupted(error):
+                self._fail(error)
         finally:
             self.client = None
             self._over("was closed")
@@ -227,7 +228,8 @@ class Connection:
                     await self._hold(link)
                 except Exception as error:  # noqa: BLE001 - border: the SDK
                     # Said here, while the link can add how it ended.
-                    await self._explain(error, link)
+                    if not self._interrupted(error):
+                        await self._explain(error, link)
                 except BaseException as error:
                     # At once: closing the link may take its time.
                     if not self._interrupted(error):
