@@ -6,9 +6,11 @@ was expected; and one `connections.Connector` for each transport.
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import re
+import ssl
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -174,11 +176,26 @@ def _checked_auth(value: web.Auth | None) -> web.Auth | None:
             )
 
 
+def _checked_verify(value: ssl.SSLContext | None) -> Callable[[], ssl.SSLContext]:
+    given: object = value
+    match given:
+        case None:
+            return functools.cache(httpx2.create_ssl_context)  # when first connected
+        case ssl.SSLContext():
+            return lambda: given
+        case _:  # nor True or False, as with httpx: no word switches the check off
+            raise TypeError(
+                f"verify is a {type(given).__name__}; expected an ssl.SSLContext, such as "
+                "ssl.create_default_context(cafile=...), or None for the usual authorities"
+            )
+
+
 def web_server(
     url: str,
     *,
     headers: Mapping[str, str] | None,
     auth: web.Auth | None,
+    verify: ssl.SSLContext | None,
     max_message_bytes: int,
     close_timeout: float,
 ) -> web.WebServer:
@@ -187,6 +204,7 @@ def web_server(
         url=_checked_url(url),
         headers=_checked_headers(headers),
         auth=_checked_auth(auth),
+        verify=_checked_verify(verify),
         max_message_bytes=positive("max_message_bytes", max_message_bytes),
         close_timeout=seconds("close_timeout", close_timeout),
     )

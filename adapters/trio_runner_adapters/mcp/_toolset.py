@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import ssl
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -174,6 +175,7 @@ class McpToolset(reading.ServerReading):
         name: str | None = None,
         headers: Mapping[str, str] | None = None,
         auth: web.Auth | None = None,
+        verify: ssl.SSLContext | None = None,
         start_timeout: float = 30.0,
         call_timeout: float | None = None,
         close_timeout: float = 5.0,
@@ -194,6 +196,9 @@ class McpToolset(reading.ServerReading):
           headers: sent with each request.
           auth: an `httpx2.Auth`, such as the SDK's ``OAuthClientProvider``, or a pair
             of user name and password.
+          verify: whom to trust over ``https``: a context such as
+            ``ssl.create_default_context(cafile="our-ca.pem")``, used for every
+            connection. None: the authorities that `httpx2` trusts.
           start_timeout: seconds for agreeing on the protocol and listing, when it is
             entered and each time it connects anew.
           call_timeout: seconds for each call, from when it really starts; becomes
@@ -214,6 +219,7 @@ class McpToolset(reading.ServerReading):
             url,
             headers=headers,
             auth=auth,
+            verify=verify,
             max_message_bytes=max_message_bytes,
             close_timeout=close_timeout,
         )
@@ -237,6 +243,7 @@ class McpToolset(reading.ServerReading):
         name: str | None = None,
         headers: Mapping[str, str] | None = None,
         auth: web.Auth | None = None,
+        verify: ssl.SSLContext | None = None,
         start_timeout: float = 30.0,
         call_timeout: float | None = None,
         close_timeout: float = 5.0,
@@ -258,6 +265,7 @@ class McpToolset(reading.ServerReading):
             url,
             headers=headers,
             auth=auth,
+            verify=verify,
             max_message_bytes=max_message_bytes,
             close_timeout=close_timeout,
         )
