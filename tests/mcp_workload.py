@@ -167,6 +167,12 @@ class McpTurn(AgentTurn):
         yield from super().check(outcome)
         notes = self.new_notes()
         yield from notes.problems()
+        # The contract lets a tool say so of a lost connection; no server here goes by itself.
+        last = self.agent.last_turn
+        if last is not None and last.end_reason is tr.EndReason.ANSWERED:
+            for result in (each for message in last.messages for each in message.tool_results):
+                if result.status is tr.CallStatus.INTERRUPTED:
+                    yield f"call {result.call_id} has status interrupted, and the turn was answered"
         if not outcome.landings and sum(notes.ran.values()) < 3:
             yield f"undisturbed, the server ran only {sorted(notes.ran)}"
 
