@@ -10,6 +10,7 @@ import attrs
 import pytest
 
 import trio_runner as tr
+from trio_runner.testing import ScriptedModel
 
 POINTS = [field.name for field in attrs.fields(tr.ToolRunnerHooks)]
 RUNNER = cast("tr.ToolRunner", object())
@@ -119,6 +120,34 @@ def test_nothing_merged_is_no_hooks_and_one_set_is_itself() -> None:
     one = tr.ToolRunnerHooks(after_llm_call=plain)
     assert tr.merge_hooks() == tr.merge_hooks(None, None) == tr.ToolRunnerHooks()
     assert tr.merge_hooks(None, one) is one
+
+
+@pytest.mark.parametrize("bad", [tr.HookSet(), {"after_llm_call": plain}, plain])
+@pytest.mark.parametrize("where", ["agent", "turn", "property", "merge"])
+async def test_what_are_no_hooks_is_refused_before_anything_is_changed(
+    bad: Any, where: str
+) -> None:
+    class Own(tr.ToolAgent):
+        @property
+        def tool_runner_hooks(self) -> Any:
+            return bad if where == "property" else None
+
+    agent = Own("a", model=ScriptedModel(["done"]))
+    says = r"a HookSet; give its freeze\(\)" if "HookSet" in repr(bad) else "expected ToolRunner"
+
+    async def give() -> None:
+        match where:
+            case "agent":
+                tr.ToolAgent("a", model=ScriptedModel([]), hooks=bad)
+            case "merge":
+                tr.merge_hooks(None, bad)
+            case _:
+                await agent.generate("go", hooks=bad if where == "turn" else None)
+
+    with pytest.raises(TypeError, match=f"hooks is .*{says}"):
+        await give()
+    assert agent.history == ()
+    assert not agent.can_resume
 
 
 async def test_merged_hooks_of_a_point_run_in_order() -> None:

@@ -540,6 +540,37 @@ async def test_the_end_is_durable_before_the_hook_that_follows_it(
     assert seen == [records.TurnEnded]
 
 
+@pytest.mark.parametrize("limited", [{"model_calls": 1}, {"seconds": 3}])
+@pytest.mark.parametrize("cut", ["left", "turn_timeout"])
+async def test_the_hook_behind_a_limit_ends_with_the_block_and_the_time_of_the_turn(
+    limited: dict[str, Any], cut: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    async def linger(runner: tr.ToolRunner, message: tr.Message) -> None:
+        lingers.set()
+        await trio.sleep(1000)
+
+    async def drive(runner: tr.ToolRunner) -> None:
+        if cut == "left":
+            assert [message async for message in runner]
+        else:
+            with pytest.raises(tr.TurnTimeoutError):
+                await runner.until_done()
+        through.set()
+
+    lingers, through = trio.Event(), trio.Event()
+    hooks = tr.ToolRunnerHooks(after_turn_complete=linger)
+    agent = Log().agent(asks(call("slow")), answers(), hooks=hooks)
+    params = tr.RequestParams(turn_timeout=20)
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        with tr.limits(**limited):
+            async with agent.turn("go", params=params) as runner:
+                nursery.start_soon(drive, runner)
+                await (lingers if cut == "left" else through).wait()
+    assert trio.current_time() - began <= (10 if cut == "left" else 20)
+    assert runner.end_reason is tr.EndReason.LIMIT
+
+
 async def test_a_tools_cleanup_is_the_tools_also_when_the_seconds_are_up(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

@@ -69,6 +69,18 @@ class ToolRunnerHooks:
     after_turn_complete: MessageHook | None = attrs.field(default=None, validator=_check_async)
 
 
+def check_hooks(given: object, name: str = "hooks") -> None:
+    """Refuse what is neither hooks nor None."""
+    match given:
+        case None | ToolRunnerHooks():
+            return
+        case HookSet():
+            what = "a HookSet; give its freeze(), which makes hooks of it"
+        case _:
+            what = f"{given!r}; expected ToolRunnerHooks (or None)"
+    raise TypeError(f"{name} is {what}")
+
+
 @runtime_checkable
 class ToolRunnerHookCapable(Protocol):
     """An agent with hooks of its own, read at each turn's start."""
@@ -91,7 +103,13 @@ class _Chain:
 
 
 def merge_hooks(*hooks: ToolRunnerHooks | None) -> ToolRunnerHooks:
-    """One set of hooks that runs the given ones in order."""
+    """One set of hooks that runs the given ones in order.
+
+    Raises:
+      TypeError: one of them is neither hooks nor None.
+    """
+    for each in hooks:
+        check_hooks(each)
     given = [each for each in hooks if each is not None]
     if len(given) == 1:
         return given[0]

@@ -16,7 +16,7 @@ from trio_runner._core.compaction_plan import Compaction
 from trio_runner._core.params import RequestParams, check_seconds
 from trio_runner._core.planning import PlannedToolCall
 from trio_runner._shell.conversation import Conversation
-from trio_runner._shell.hooks import ToolRunnerHooks, is_async
+from trio_runner._shell.hooks import ToolRunnerHooks, check_hooks, is_async
 from trio_runner.abc import (
     Approver,
     DeltaSink,
@@ -34,6 +34,10 @@ Durability = Literal["best_effort", "strict"]
 
 #: A call matched to its tool.
 Planned: TypeAlias = PlannedToolCall[Tool]
+
+
+def _check_hooks(_: object, __: object, value: object) -> None:
+    check_hooks(value)
 
 
 def _check_durability(_: object, __: object, value: object) -> None:
@@ -78,10 +82,7 @@ class LoopConfig:
     params: RequestParams = attrs.field(
         factory=RequestParams, validator=attrs.validators.instance_of(RequestParams)
     )
-    hooks: ToolRunnerHooks | None = attrs.field(
-        default=None,
-        validator=attrs.validators.optional(attrs.validators.instance_of(ToolRunnerHooks)),
-    )
+    hooks: ToolRunnerHooks | None = attrs.field(default=None, validator=_check_hooks)
     observers: tuple[Observer, ...] = ()
     grace: float = attrs.field(default=5.0, validator=_check_seconds)
     commit_timeout: float = attrs.field(default=30.0, validator=_check_seconds)

@@ -41,7 +41,7 @@ from trio_runner._shell.context import runs_inside
 from trio_runner._shell.ending import Ending, LeftElsewhere
 from trio_runner._shell.given import Input as Input
 from trio_runner._shell.given import split_input
-from trio_runner._shell.hooks import ToolRunnerHooks, merge_hooks
+from trio_runner._shell.hooks import ToolRunnerHooks, check_hooks, merge_hooks
 from trio_runner._shell.limits import LimitScope, first_deadline, scopes_around, time_limit
 from trio_runner._shell.loop_agent import ToolLoopAgent
 from trio_runner._shell.notices import Notices
@@ -108,6 +108,7 @@ class ToolRunner:
         base = config.params.over(DEFAULT_PARAMS)
         self._params: Final = base if params is None else params.over(base)
         own = getattr(agent, "tool_runner_hooks", None)
+        check_hooks(own, "the agent's tool_runner_hooks")
         self._hooks: Final = merge_hooks(config.hooks, own, hooks)
         self._notices: Final = Notices((*config.observers, *observers))
         self._tools: Final = tuple(tools) if tools is not None else None
@@ -456,7 +457,9 @@ class ToolRunner:
             # That the time is up beats what somebody's cleanup raised because of it.
             self._notices.suppressed(error)
         if not self._left and scope.deadline < steps.deadline:
-            return await steps.out_of_time(time_limit(limits))
+            # What follows the end has the time of the turn, until another task leaves the block.
+            with trio.CancelScope(deadline=steps.deadline) as self._scope:
+                return await steps.out_of_time(time_limit(limits))
         raise self._own_error(steps.ending)
 
     def _own_error(self, ending: Ending) -> Exception:
