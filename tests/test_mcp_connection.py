@@ -183,6 +183,7 @@ def misnested(cause: BaseException) -> RuntimeError:
         BaseExceptionGroup("both", [OSError("wire cut"), KeyboardInterrupt()]),
         misnested(KeyboardInterrupt()),
         ExceptionGroup("a nursery's", [misnested(KeyboardInterrupt())]),
+        misnested(misnested(KeyboardInterrupt())),
     ],
 )
 def test_what_would_end_the_program_reaches_the_main_task_and_no_waiter_hangs(

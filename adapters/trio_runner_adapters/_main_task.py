@@ -12,8 +12,8 @@ from typing import Final
 import trio
 
 _ENDS: Final = (KeyboardInterrupt, SystemExit)
-#: How trio's error begins when a scope is left in the wrong order.
-_MISNESTED: Final = "Cancel scope stack corrupted"
+#: How trio's errors begin when scopes and nurseries are left in the wrong order.
+_MISNESTED: Final = ("Cancel scope stack corrupted", "Nursery stack corrupted")
 
 
 def passed_on(error: BaseException) -> bool:
@@ -35,11 +35,12 @@ def _would_end(error: BaseException) -> bool:
     """Whether a single error is one, or stands in the place of one.
 
     A Ctrl-C at the very line in which foreign code leaves a cancel scope keeps it from leaving
-    it: the next scope outwards then raises trio's error about that.
+    it: the next ones outwards then raise trio's errors about that, one over the other.
     """
     match error:
         case RuntimeError() if str(error).startswith(_MISNESTED):
-            return isinstance(error.__context__, _ENDS)
+            covered = error.__context__
+            return covered is not None and _would_end(covered)
         case _:
             return isinstance(error, _ENDS)
 
