@@ -13,7 +13,8 @@ from trio_runner._core.fold import RecordError
 
 # Whose fault it is, by the class that says so; the others of the library stand below one of them.
 YOURS = {"BusyError", "NotEnteredError", "TurnEndedError", "TurnInterruptedError",
-         "NothingToResumeError", "HistoryError", "UnknownPriceError"}  # fmt: skip
+         "NothingToResumeError", "HistoryError", "UnknownPriceError",
+         "TurnSuspendedError", "DecisionError"}  # fmt: skip
 
 
 def ours() -> dict[str, type[Exception]]:

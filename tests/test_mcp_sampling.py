@@ -102,8 +102,8 @@ async def test_the_model_gets_everything_that_the_server_says() -> None:
         "max_tokens": 77,
         "temperature": 0.5,
         "stop_sequences": ["END"],
-        "tool_choice": "required",
     }
+    assert request.params.tool_choice == "required"
     assert list(request.history) == list(request.delta) == [tr.Message.user("Hello?")]
     [offered] = request.tools
     assert (offered.name, offered.title, offered.description) == ("look_up", "Look", "Looks.")

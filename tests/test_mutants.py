@@ -269,7 +269,7 @@ class Commits:
         self._end(end_reason""",
             ),
         ),
-        "C2",
+        "C3: memory and session differ",
         {"drive": "until_done"},
         steps("cancel", max_failures=20),
     ),

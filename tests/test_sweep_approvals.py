@@ -91,7 +91,14 @@ class InlineTurn(AgentTurn):
             if arguments is None:
                 yield f"{call_id} was denied, and ran"
         if self.journal is not None:
-            yield from consented(self.journal.stored("swept"))
+            stored = self.journal.stored("swept")
+            yield from consented(stored)
+            for record in stored:
+                match record:
+                    case r.TurnEnded(end_reason=tr.EndReason.SUSPENDED):
+                        yield "C8: it is suspended, and each of its calls had a word"
+                    case _:
+                        pass
 
 
 def consented(stored: Sequence[r.Record]) -> Iterator[str]:

@@ -46,7 +46,7 @@ def test_a_plain_function_becomes_a_tool() -> None:
 
 @pytest.mark.parametrize("wrong", ["greet", 3, None, [greet]], ids=repr)
 def test_anything_else_is_refused_with_what_is_accepted(wrong: Any) -> None:
-    with pytest.raises(TypeError, match="expected functions, Tool objects and toolsets"):
+    with pytest.raises(TypeError, match="expected functions, Tool objects, agents and toolsets"):
         as_tool(wrong)
 
 

@@ -30,6 +30,7 @@ import trio_runner._core.stand_ins as stand_ins
 import trio_runner._core.values as v
 import trio_runner._shell.passing as passing
 from trio_runner._core.approval import pending_calls
+from trio_runner._core.compaction import is_answer
 from trio_runner._core.copies import own_message
 from trio_runner._core.errors import HistoryError, LimitReachedError
 from trio_runner._core.limits import LimitReached
@@ -354,10 +355,13 @@ class Steps:
     def _judge(self, answering: Answering, reply: v.Message) -> None:
         """Read the reply if it is an answer; one that does not fit goes back, if it may."""
         action = self.turn.next_action()
-        if type(action) is not Finished or action.end_reason is not v.EndReason.ANSWERED:
+        if type(action) is not Finished:
             return
-        message = answering.judge(reply)
-        if message is not None:
+        # An answer at the cap may have been refused before a crash: what was wrong is read again.
+        at_cap = action.end_reason is v.EndReason.MAX_ITERATIONS and is_answer(reply)
+        answered = action.end_reason is v.EndReason.ANSWERED
+        message = answering.judge(reply) if answered or at_cap else None
+        if message is not None and answered:
             turn = self.turn
             sent = turn.answer_refused((message,))
             self.commits.add(r.AnswerRefused(turn.number, sent))

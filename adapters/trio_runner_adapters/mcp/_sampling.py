@@ -57,9 +57,9 @@ class SamplingRequest:
       server: the name of the server's toolset.
       request: the messages, tools and system prompt. What the server said about the
         answer is in ``request.params.model_settings``, as far as it said it:
-        ``max_tokens``, ``temperature``, ``stop_sequences`` (a list), and
-        ``tool_choice`` ("auto", "required" or "none"). The tools are the server's: a
-        reply may ask for them, they cannot be called here.
+        ``max_tokens``, ``temperature`` and ``stop_sequences`` (a list), and in
+        ``request.params.tool_choice``. The tools are the server's: a reply may ask for
+        them, they cannot be called here.
       model_preferences: ``hints`` and priorities, as MCP spells them; advice only.
       include_context: "none", "thisServer" or "allServers"; a wish that may be ignored.
       metadata: for the provider; whatever the server put there.
@@ -267,8 +267,7 @@ def _from_params(
         settings["temperature"] = params.temperature
     if params.stop_sequences is not None:
         settings["stop_sequences"] = [convert.valid_text(each) for each in params.stop_sequences]
-    if params.tool_choice is not None:
-        settings["tool_choice"] = params.tool_choice.mode or "auto"
+    choice = params.tool_choice
     preferences = params.model_preferences
     system = params.system_prompt
     return SamplingRequest(
@@ -277,7 +276,7 @@ def _from_params(
             delta=history,
             history=history,
             tools=tuple([_tool(each, exposed[each.name]) for each in params.tools or ()]),
-            params=_resolved(settings),
+            params=_resolved(settings, choice.mode or "auto" if choice is not None else "auto"),
             instruction=None if system is None else convert.valid_text(system),
         ),
         model_preferences=(
@@ -292,7 +291,7 @@ def _from_params(
     )
 
 
-def _resolved(settings: dict[str, Any]) -> tr.RequestParams:
+def _resolved(settings: dict[str, Any], tool_choice: str) -> tr.RequestParams:
     """Settings for one question; a model is promised that none is unset."""
     return tr.RequestParams(
         max_iterations=0,
@@ -301,6 +300,10 @@ def _resolved(settings: dict[str, Any]) -> tr.RequestParams:
         max_parallel_tools=None,
         tool_timeout=None,
         turn_timeout=None,
+        tool_result_mode="postprocess",
+        structured_policy="auto",
+        tool_choice=tool_choice,
+        tools_filter=None,
         max_result_bytes=256 * 1024,
         model_settings=settings,
     )
