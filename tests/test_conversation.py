@@ -17,6 +17,7 @@ import trio_runner.records as r
 from trio_runner._core.history import History
 from trio_runner._core.records import arguments_hash
 from trio_runner._core.turn import Phase, Turn
+from trio_runner._core.validity import history_problems
 from trio_runner._shell.conversation import Conversation
 from trio_runner.testing import ScriptedModel, strategies
 
@@ -631,3 +632,12 @@ async def test_whatever_is_done_the_history_is_valid_and_the_session_opens_the_s
     tr.check_history(conversation.history.snapshot())
     assert same_when_opened(conversation, journal.stored("s"))
     assert type(conversation.history) is History
+
+
+@pytest.mark.parametrize("odd", [["a"], {}, 7, None])
+def test_an_id_that_is_no_text_is_repaired_as_other_damage_is(odd: object) -> None:
+    asks = tr.Message.assistant(tool_calls=[tr.ToolCall(cast("str", odd), "read")])
+    answers = tr.Message.user(tool_results=[tr.ToolResult(cast("str", odd), "read", "x")])
+    for messages in ([asks], [asks, answers], [asks, tr.Message.user("and?")]):
+        conversation = Conversation(messages)
+        assert history_problems(conversation.history.view()) == []

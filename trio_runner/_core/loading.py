@@ -7,7 +7,7 @@ What may live here: pure functions of messages. What is damaged is mended elsewh
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import attrs
@@ -77,8 +77,8 @@ def split_open_step(
         reply, last = messages[-2:]
         wanted = {call.id for call in reply.tool_calls}
         ids = [result.call_id for result in last.tool_results]
-        partial = set(ids) < wanted and len(set(ids)) == len(ids) and not last.content
-        if partial and not last.template:
+        sound = _are_text(ids) and not last.content and not last.template
+        if sound and set(ids) < wanted and len(set(ids)) == len(ids):
             return messages[:-2], _as_tool_use(reply), last.tool_results
     return messages, None, ()
 
@@ -91,7 +91,13 @@ def _asks(message: v.Message) -> bool:
         and not message.template
         and message.stop_reason in _ASKS
         and not any(call.arguments_error for call in message.tool_calls)
+        and _are_text([call.id for call in message.tool_calls])
     )
+
+
+def _are_text(ids: Sequence[object]) -> bool:
+    """Whether the ids can be compared; a damaged history holds anything."""
+    return all(type(each) is str for each in ids)
 
 
 def _as_tool_use(reply: v.Message) -> v.Message:
