@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,50 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def full_sweeps(request: pytest.FixtureRequest) -> bool:
     """Whether every position is to run."""
     return bool(request.config.getoption("--full-sweeps"))
+
+
+@pytest.fixture
+def plant(tmp_path: Path) -> Callable[..., Path]:
+    """Plants faults: ``plant(package, (file, old, new), ...)`` copies the package and changes it.
+
+    Each ``old`` must stand in its file exactly once. Returns the folder that the copy lies in.
+    """
+
+    def planted(package: Path, *changes: tuple[str, str, str]) -> Path:
+        copy = tmp_path / package.name
+        shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
+        for file, old, new in changes:
+            path = copy / file
+            source = path.read_text("utf-8")
+            assert source.count(old) == 1, f"{file} has not one {old!r}"
+            path.write_text(source.replace(old, new), "utf-8")
+        return tmp_path
+
+    return planted
+
+
+@pytest.fixture(scope="session")
+def run_below() -> Callable[..., Any]:
+    """Runs a program on the packages of a folder: ``run_below(root, code, *arguments)``.
+
+    In a process of its own; what it printed last is read as JSON and returned. ``beside``
+    are more folders with packages, behind ``root``.
+    """
+
+    def run(root: Path, code: str, *arguments: object, beside: tuple[Path, ...] = ()) -> Any:
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", code, *map(str, arguments)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (root, *beside)))},
+            cwd=root,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -9,11 +9,8 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
-import os
 import pathlib
-import shutil
-import subprocess
-import sys
+from collections.abc import Callable
 from types import ModuleType, TracebackType
 from typing import Any, Self
 
@@ -27,6 +24,8 @@ from trio_runner_adapters.asyncio_bridge import AsyncioBridge, BridgedObject
 
 HERE = pathlib.Path(__file__).parent
 PACKAGE = pathlib.Path(trio_runner_adapters.asyncio_bridge.__file__).parent
+#: Where the library lies, which stands beside the adapters.
+BESIDE = (pathlib.Path(tr.__file__).parent.parent,)
 FAULTS = ("cancel", "deadline", "crash", "sigint", "sigint_child", "foreign_cancel")
 PAIRS = (
     ("cancel", "sigint"),
@@ -280,34 +279,16 @@ MUTANTS = [
 ]
 
 
-def run_sweep(root: pathlib.Path, argument: str) -> tuple[int, list[str]]:
-    """Run a sweep on the adapters below ``root``, in a process of its own."""
-    paths = [str(root), str(pathlib.Path(tr.__file__).parent.parent), os.environ.get("PYTHONPATH")]
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", RUN, argument, str(HERE)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    positions, violations = json.loads(done.stdout.splitlines()[-1])
-    return positions, violations
-
-
 @pytest.mark.slow
 @pytest.mark.mutant
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_planted_fault_of_the_bridge_is_caught(mutant: Mutant, tmp_path: pathlib.Path) -> None:
-    copy = tmp_path / "trio_runner_adapters"
-    shutil.copytree(PACKAGE.parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    path = copy / "asyncio_bridge" / mutant.file
-    source = path.read_text()
-    assert source.count(mutant.old) == 1, f"{mutant.name}: not one {mutant.old!r}"
-    path.write_text(source.replace(mutant.old, mutant.new))
+def test_a_planted_fault_of_the_bridge_is_caught(
+    mutant: Mutant, plant: Callable[..., pathlib.Path], run_below: Callable[..., Any]
+) -> None:
+    change = (f"asyncio_bridge/{mutant.file}", mutant.old, mutant.new)
+    root = plant(PACKAGE.parent, change)
 
-    _, violations = run_sweep(tmp_path, mutant.argument)
+    _, violations = run_below(root, RUN, mutant.argument, HERE, beside=BESIDE)
 
     assert any(mutant.found in violation for violation in violations), violations
 
@@ -315,7 +296,9 @@ def test_a_planted_fault_of_the_bridge_is_caught(mutant: Mutant, tmp_path: pathl
 @pytest.mark.slow
 @pytest.mark.mutant
 @pytest.mark.parametrize("argument", sorted({mutant.argument for mutant in MUTANTS}))
-def test_the_same_sweep_finds_nothing_in_the_bridge_as_it_is(argument: str) -> None:
-    positions, violations = run_sweep(PACKAGE.parent.parent, argument)
+def test_the_same_sweep_finds_nothing_in_the_bridge_as_it_is(
+    argument: str, run_below: Callable[..., Any]
+) -> None:
+    positions, violations = run_below(PACKAGE.parent.parent, RUN, argument, HERE, beside=BESIDE)
     assert violations == []
     assert positions > 0

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -745,18 +744,13 @@ print(report.to_json())
 @pytest.mark.mutant
 @pytest.mark.parametrize(("file", "old", "new", "promise"), MUTANTS)
 def test_a_planted_fault_of_the_library_is_caught(
-    file: str, old: str, new: str, promise: str, tmp_path: Path
+    file: str, old: str, new: str, promise: str, plant: Callable[..., Path]
 ) -> None:
-    shutil.copytree(PACKAGE, tmp_path / "trio_runner", ignore=shutil.ignore_patterns("__pycache__"))
-    changed = tmp_path / "trio_runner" / file
-    source = changed.read_text()
-    assert source.count(old) == 1, f"{file} has not one {old!r}"
-    changed.write_text(source.replace(old, new))
-
+    root = plant(PACKAGE, (file, old, new))
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", RUN, ours("FileJournal")],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        cwd=root,
         capture_output=True,
         text=True,
         timeout=120,

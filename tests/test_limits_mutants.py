@@ -7,12 +7,9 @@ package.
 
 from __future__ import annotations
 
-import json
-import os
 import pathlib
-import shutil
-import subprocess
-import sys
+from collections.abc import Callable
+from typing import Any
 
 import attrs
 import pytest
@@ -95,36 +92,20 @@ MUTANTS = [
 ]
 
 
-def found_in(root: pathlib.Path) -> list[str]:
-    """What the sweep says of the package below ``root``."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", RUN, str(SWEEP)],
-        env={**os.environ, "PYTHONPATH": str(root)},
-        cwd=root,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found: list[str] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
 @pytest.mark.slow
 @pytest.mark.mutant
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_planted_fault_is_caught(mutant: Mutant, tmp_path: pathlib.Path) -> None:
-    shutil.copytree(PACKAGE, tmp_path / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
-    path = tmp_path / PACKAGE.name / mutant.file
-    source = path.read_text()
-    assert source.count(mutant.old) == 1, f"{mutant.name}: not one {mutant.old!r}"
-    path.write_text(source.replace(mutant.old, mutant.new))
-    found = found_in(tmp_path)
+def test_a_planted_fault_is_caught(
+    mutant: Mutant, plant: Callable[..., pathlib.Path], run_below: Callable[..., Any]
+) -> None:
+    root = plant(PACKAGE, (mutant.file, mutant.old, mutant.new))
+    found = run_below(root, RUN, SWEEP)
     assert any(mutant.says in each for each in found), found
 
 
 @pytest.mark.slow
 @pytest.mark.mutant
-def test_the_same_sweep_finds_nothing_in_the_unchanged_package() -> None:
-    assert found_in(PACKAGE.parent) == []
+def test_the_same_sweep_finds_nothing_in_the_unchanged_package(
+    run_below: Callable[..., Any],
+) -> None:
+    assert run_below(PACKAGE.parent, RUN, SWEEP) == []

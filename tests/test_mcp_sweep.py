@@ -11,12 +11,8 @@ import contextlib
 import importlib.util
 import inspect
 import json
-import os
 import pathlib
-import shutil
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -44,6 +40,8 @@ from trio_runner_adapters.mcp import McpToolset
 
 HERE = pathlib.Path(__file__).parent
 PACKAGE = pathlib.Path(trio_runner_adapters.mcp.__file__).parent
+#: Where the library lies, which stands beside the adapters.
+BESIDE = (pathlib.Path(tr.__file__).parent.parent,)
 STEP_FAULTS = tuple(name for name, fault in FAULTS.items() if fault.seam is None)
 CALL_FAULTS = tuple(name for name, fault in FAULTS.items() if fault.seam is not None)
 ALL_DRIVES = pytest.mark.parametrize("drive", DRIVES)
@@ -351,34 +349,15 @@ MUTANTS = [
 ]
 
 
-def run_sweep(root: pathlib.Path, argument: str) -> tuple[int, list[str]]:
-    """Run a sweep on the adapters below ``root``, in a process of its own."""
-    paths = [str(root), str(pathlib.Path(tr.__file__).parent.parent), os.environ.get("PYTHONPATH")]
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", RUN, argument, str(HERE)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    positions, violations = json.loads(done.stdout.splitlines()[-1])
-    return positions, violations
-
-
 @pytest.mark.slow
 @pytest.mark.mutant
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_planted_fault_of_the_toolset_is_caught(mutant: Mutant, tmp_path: pathlib.Path) -> None:
-    copy = tmp_path / "trio_runner_adapters"
-    shutil.copytree(PACKAGE.parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    path = copy / mutant.file
-    source = path.read_text()
-    assert source.count(mutant.old) == 1, f"{mutant.name}: not one {mutant.old!r}"
-    path.write_text(source.replace(mutant.old, mutant.new))
+def test_a_planted_fault_of_the_toolset_is_caught(
+    mutant: Mutant, plant: Callable[..., pathlib.Path], run_below: Callable[..., Any]
+) -> None:
+    root = plant(PACKAGE.parent, (mutant.file, mutant.old, mutant.new))
 
-    _, violations = run_sweep(tmp_path, mutant.argument)
+    _, violations = run_below(root, RUN, mutant.argument, HERE, beside=BESIDE)
 
     assert any(mutant.found in violation for violation in violations), violations
 
@@ -386,7 +365,9 @@ def test_a_planted_fault_of_the_toolset_is_caught(mutant: Mutant, tmp_path: path
 @pytest.mark.slow
 @pytest.mark.mutant
 @pytest.mark.parametrize("argument", sorted({mutant.argument for mutant in MUTANTS}))
-def test_the_same_sweep_finds_nothing_in_the_toolset_as_it_is(argument: str) -> None:
-    positions, violations = run_sweep(PACKAGE.parent.parent, argument)
+def test_the_same_sweep_finds_nothing_in_the_toolset_as_it_is(
+    argument: str, run_below: Callable[..., Any]
+) -> None:
+    positions, violations = run_below(PACKAGE.parent.parent, RUN, argument, HERE, beside=BESIDE)
     assert violations == []
     assert positions > 0

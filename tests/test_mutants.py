@@ -8,11 +8,8 @@ nothing in the unchanged package. A sweep that cannot fail proves nothing.
 from __future__ import annotations
 
 import json
-import os
 import pathlib
-import shutil
-import subprocess
-import sys
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -352,32 +349,6 @@ class Commits:
 ]
 
 
-def run_sweep(root: pathlib.Path, argument: str) -> tuple[int, list[str]]:
-    """Run a sweep on the package below ``root``, in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", RUN, argument],
-        env={**os.environ, "PYTHONPATH": str(root)},
-        cwd=root,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    positions, violations = json.loads(done.stdout.splitlines()[-1])
-    return positions, violations
-
-
-def plant(mutant: Mutant, root: pathlib.Path) -> None:
-    """Copy the package below ``root`` and change it."""
-    shutil.copytree(PACKAGE, root / "trio_runner", ignore=shutil.ignore_patterns("__pycache__"))
-    for file, old, new in (*[(mutant.file, *change) for change in mutant.changes], *mutant.also):
-        path = root / "trio_runner" / file
-        source = path.read_text()
-        assert source.count(old) == 1, f"{mutant.name}: {file} has not one {old!r}"
-        path.write_text(source.replace(old, new))
-
-
 def test_there_is_a_mutant_for_every_promise() -> None:
     told = {mutant.promise[:2] for mutant in MUTANTS}
     # "the cancel was swallowed" is C1, and what an interrupt at a line breaks may be any of them.
@@ -385,9 +356,12 @@ def test_there_is_a_mutant_for_every_promise() -> None:
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_planted_fault_is_caught(mutant: Mutant, tmp_path: pathlib.Path) -> None:
-    plant(mutant, tmp_path)
-    _, violations = run_sweep(tmp_path, mutant.argument)
+def test_a_planted_fault_is_caught(
+    mutant: Mutant, plant: Callable[..., pathlib.Path], run_below: Callable[..., Any]
+) -> None:
+    changes = [(mutant.file, *change) for change in mutant.changes]
+    root = plant(PACKAGE, *changes, *mutant.also)
+    _, violations = run_below(root, RUN, mutant.argument)
     assert any(mutant.promise in violation for violation in violations), violations
 
 
@@ -396,7 +370,9 @@ def test_a_planted_fault_is_caught(mutant: Mutant, tmp_path: pathlib.Path) -> No
     {mutant.argument: mutant for mutant in MUTANTS}.values(),
     ids=lambda mutant: mutant.name,
 )
-def test_the_same_sweep_finds_nothing_in_the_unchanged_package(mutant: Mutant) -> None:
-    positions, violations = run_sweep(PACKAGE.parent, mutant.argument)
+def test_the_same_sweep_finds_nothing_in_the_unchanged_package(
+    mutant: Mutant, run_below: Callable[..., Any]
+) -> None:
+    positions, violations = run_below(PACKAGE.parent, RUN, mutant.argument)
     assert violations == []
     assert positions > 0

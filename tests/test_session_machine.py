@@ -6,12 +6,9 @@ guarantee taken out it fails, and says which promise is broken.
 
 from __future__ import annotations
 
-import json
-import os
 import pathlib
-import shutil
-import subprocess
-import sys
+from collections.abc import Callable
+from typing import Any
 
 import attrs
 import pytest
@@ -175,41 +172,20 @@ MUTANTS = [
 ]
 
 
-def plant(mutant: Mutant, root: pathlib.Path) -> None:
-    """Copy the package below ``root`` and change it."""
-    shutil.copytree(PACKAGE, root / "trio_runner", ignore=shutil.ignore_patterns("__pycache__"))
-    path = root / "trio_runner" / mutant.file
-    source = path.read_text()
-    assert source.count(mutant.old) == 1, f"{mutant.file} has not one {mutant.old!r}"
-    path.write_text(source.replace(mutant.old, mutant.new))
-
-
-def found_in(root: pathlib.Path, how: str, examples: int) -> str:
-    """What ``how`` says of the package below ``root``, in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", how, str(examples)],
-        env={**os.environ, "PYTHONPATH": str(root)},
-        cwd=root,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    said: str = json.loads(done.stdout.splitlines()[-1])
-    return said
-
-
 @pytest.mark.slow
 @pytest.mark.mutant
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_planted_fault_is_caught(mutant: Mutant, tmp_path: pathlib.Path) -> None:
-    plant(mutant, tmp_path)
-    assert mutant.promise in found_in(tmp_path, mutant.how, 300)
+def test_a_planted_fault_is_caught(
+    mutant: Mutant, plant: Callable[..., pathlib.Path], run_below: Callable[..., Any]
+) -> None:
+    root = plant(PACKAGE, (mutant.file, mutant.old, mutant.new))
+    assert mutant.promise in run_below(root, mutant.how, 300)
 
 
 @pytest.mark.slow
 @pytest.mark.mutant
 @pytest.mark.parametrize("how", [BY_THE_MACHINE, EVERY_STEP], ids=["machine", "every step"])
-def test_the_same_finds_nothing_in_the_unchanged_package(how: str) -> None:
-    assert found_in(PACKAGE.parent, how, 60) == ""
+def test_the_same_finds_nothing_in_the_unchanged_package(
+    how: str, run_below: Callable[..., Any]
+) -> None:
+    assert run_below(PACKAGE.parent, how, 60) == ""

@@ -8,12 +8,9 @@ the same walk finds nothing in the unchanged package.
 from __future__ import annotations
 
 import json
-import os
 import pathlib
-import shutil
-import subprocess
-import sys
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import attrs
 import pytest
@@ -85,10 +82,11 @@ MUTANTS: Final = (
     ),
     Mutant(
         "a_second_result_of_a_call_is_taken",
-        """            or self._is_shut(position)
-            or step.positions.get""",
-        """            or self.phase is Phase.ENDED
-            or step.positions.get""",
+        """            or step.positions.get(result.call_id) != position
+            or step.results[position] is not None
+""",
+        """            or step.positions.get(result.call_id) != position
+""",
         "was not refused",
     ),
     Mutant(
@@ -171,6 +169,20 @@ MUTANTS: Final = (
     ),
     Mutant(
         "a_suspended_turn_takes_results",
+        """            or self.phase is Phase.ENDED
+            or step.positions.get""",
+        """            or step.positions.get""",
+        "was not refused",
+    ),
+    Mutant(
+        "a_suspended_turn_starts_calls",
+        """            or self.phase is Phase.ENDED
+            or not 0 <= position""",
+        """            or not 0 <= position""",
+        "was not refused",
+    ),
+    Mutant(
+        "a_suspended_turn_hears_words_on_calls",
         "return self.phase is Phase.ENDED or not self.is_open(position)",
         "return not self.is_open(position)",
         "was not refused",
@@ -266,34 +278,14 @@ MUTANTS: Final = (
 )
 
 
-def run_walk(
-    root: pathlib.Path, bounds: tuple[int, int, bool], words: bool = False
-) -> tuple[int, str]:
-    """Walk the machine of the package below ``root``: its states, and what was found."""
-    done = subprocess.run(
-        [sys.executable, "-c", RUN, json.dumps([str(WALK), *bounds, words])],
-        env={**os.environ, "PYTHONPATH": str(root)},
-        cwd=root,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    states, found = json.loads(done.stdout.splitlines()[-1])
-    return states, found
-
-
 @pytest.mark.slow
 @pytest.mark.mutant
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_fault_planted_in_the_machine_is_found(mutant: Mutant, tmp_path: pathlib.Path) -> None:
-    shutil.copytree(PACKAGE, tmp_path / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
-    path = tmp_path / PACKAGE.name / "_core" / mutant.file
-    source = path.read_text()
-    assert source.count(mutant.old) == 1, f"{mutant.name}: not one {mutant.old!r}"
-    path.write_text(source.replace(mutant.old, mutant.new))
-    _, found = run_walk(tmp_path, mutant.bounds, mutant.words)
+def test_a_fault_planted_in_the_machine_is_found(
+    mutant: Mutant, plant: Callable[..., pathlib.Path], run_below: Callable[..., Any]
+) -> None:
+    root = plant(PACKAGE, (f"_core/{mutant.file}", mutant.old, mutant.new))
+    _, found = run_below(root, RUN, json.dumps([str(WALK), *mutant.bounds, mutant.words]))
     assert mutant.says in found, found
 
 
@@ -303,7 +295,7 @@ def test_a_fault_planted_in_the_machine_is_found(mutant: Mutant, tmp_path: pathl
     ("bounds", "words"), sorted({(mutant.bounds, mutant.words) for mutant in MUTANTS})
 )
 def test_the_same_walk_finds_nothing_in_the_unchanged_machine(
-    bounds: tuple[int, int, bool], words: bool
+    bounds: tuple[int, int, bool], words: bool, run_below: Callable[..., Any]
 ) -> None:
-    states, found = run_walk(PACKAGE.parent, bounds, words)
+    states, found = run_below(PACKAGE.parent, RUN, json.dumps([str(WALK), *bounds, words]))
     assert (found, states > 150) == ("", True)

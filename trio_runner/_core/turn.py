@@ -238,7 +238,9 @@ class Turn(TurnState):
         step = self._step
         if (
             step is None
-            or self._is_shut(position)
+            or self.phase is Phase.ENDED
+            or not 0 <= position < len(step.results)
+            or step.results[position] is not None
             or step.started[position] == STARTED
             or (start is not None and start.attempt != step.attempts[position] + 1)
         ):
@@ -259,8 +261,9 @@ class Turn(TurnState):
         step = self._step
         if (
             step is None
-            or self._is_shut(position)
+            or self.phase is Phase.ENDED
             or step.positions.get(result.call_id) != position
+            or step.results[position] is not None
         ):
             self._illegal("tool_finished")
         step.results[position] = result
