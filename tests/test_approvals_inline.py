@@ -775,7 +775,7 @@ async def test_without_calls_that_wait_nothing_of_it_is_made(
     def fail(*_: object, **__: object) -> Awaitable[None]:
         raise AssertionError("a guarded batch was made")
 
-    monkeypatch.setattr("trio_runner._shell.steps.GuardedBatch", fail)
+    monkeypatch.setattr("trio_runner._shell.guarded.GuardedBatch", fail)
     desk = Desk([call("free", id="c1", x=1)], approver=says(tr.Approve()), tools=[])
     desk.agent.add_tool(desk.free)
     await desk.go()

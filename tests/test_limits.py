@@ -321,10 +321,10 @@ async def test_calls_that_cannot_be_are_refused_and_nothing_is_counted(bad: Any)
 
 def test_the_first_limit_in_order_is_told_and_the_innermost_scope() -> None:
     outer, inner = tr.limits(model_calls=0, name="outer"), tr.limits(total_tokens=0, name="inner")
-    found = shell.before_model_call((outer, inner))
+    found = shell.before_model_call((outer, inner), ())
     assert found == tr.LimitReached("total_tokens", 0, 0, "inner")
     assert str(found) == "the limit of scope 'inner' of 0 total tokens is reached (0 spent)"
-    assert shell.before_model_call((outer, tr.limits())) == tr.LimitReached(
+    assert shell.before_model_call((outer, tr.limits()), ()) == tr.LimitReached(
         "model_calls", 0, 0, "outer"
     )
 

@@ -63,9 +63,11 @@ class ModelRequest:
 class Model(Protocol):
     """Asks a model once.
 
-    Two more attributes are read if they are there. ``supports_structured_output``: True
+    More attributes are read if they are there. ``supports_structured_output``: True
     when it takes ``ModelRequest.output``; otherwise the loop puts the schema into the
     instruction. ``structured_policy``: what ``"auto"`` means for it (default ``"always"``).
+    ``context_window``: how many tokens it takes, by which `Compaction` sees when it is due.
+    ``name``: under which `trio_runner.limits` looks for its price.
     """
 
     async def reply(self, request: ModelRequest, emit: DeltaSink) -> v.Message:

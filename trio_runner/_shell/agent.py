@@ -24,13 +24,13 @@ from trio_runner._core.turn import Turn
 from trio_runner._shell.agent_answers import AgentAnswers
 from trio_runner._shell.agent_history import AgentHistory
 from trio_runner._shell.agent_tools import AgentToolOptions, agent_tool, as_any_tool
-from trio_runner._shell.batch import Batch, BatchServices
+from trio_runner._shell.batch import BatchServices
 from trio_runner._shell.belongings import Belongings
 from trio_runner._shell.commits import Commits
 from trio_runner._shell.compacting import check_share, compact_on_demand
 from trio_runner._shell.context import TurnContext
 from trio_runner._shell.conversation import Conversation
-from trio_runner._shell.guarded import GuardedBatch, needs_guard
+from trio_runner._shell.guarded import make_batch
 from trio_runner._shell.hooks import ToolRunnerHooks
 from trio_runner._shell.ki import call_pair_unprotected
 from trio_runner._shell.loop_agent import Durability, LoopConfig, Planned
@@ -339,8 +339,7 @@ class ToolAgent(AgentHistory, AgentAnswers):
                 TurnContext(self.__conversation, None, self.__config.grace),
             )
             listed = await self.list_tools()
-            make = GuardedBatch if needs_guard(self.__config, listed, None) else Batch
-            batch = make(turn, plan_tool_calls(reply, ToolTable(listed)), services)
+            batch = make_batch(turn, plan_tool_calls(reply, ToolTable(listed)), services, listed)
             await batch.run()
             batch.raise_fatal()
             if turn.open_positions:

@@ -7,7 +7,7 @@ answers. How a turn comes to one is in ``structured.py``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, overload
 
 import attrs
 import trio
@@ -42,6 +42,22 @@ class Structured(Generic[T]):
     message: v.Message
 
 
+class _TurnOptions(TypedDict, total=False):
+    """What both overloads take of a turn's settings; see `AgentAnswers.structured`."""
+
+    params: RequestParams | None
+    tools: Iterable[Tool | ToolAgent | Callable[..., Any]] | None
+    hooks: ToolRunnerHooks | None
+    observers: Iterable[Observer]
+
+
+class _ResumeOptions(_TurnOptions, total=False):
+    """The same of a turn that goes on; see `AgentAnswers.resume_structured`."""
+
+    unknown: UnknownPolicy | None
+    decisions: Mapping[str, object] | None
+
+
 class AgentAnswers:
     """The structured answers of an agent, for its users.
 
@@ -61,10 +77,7 @@ class AgentAnswers:
         *,
         policy: StructuredPolicy | None = None,
         retries: int = 2,
-        params: RequestParams | None = None,
-        tools: Iterable[Tool | ToolAgent | Callable[..., Any]] | None = None,
-        hooks: ToolRunnerHooks | None = None,
-        observers: Iterable[Observer] = (),
+        **options: Unpack[_TurnOptions],
     ) -> Structured[T]: ...
     @overload
     async def structured(
@@ -74,10 +87,7 @@ class AgentAnswers:
         *,
         policy: StructuredPolicy | None = None,
         retries: int = 2,
-        params: RequestParams | None = None,
-        tools: Iterable[Tool | ToolAgent | Callable[..., Any]] | None = None,
-        hooks: ToolRunnerHooks | None = None,
-        observers: Iterable[Observer] = (),
+        **options: Unpack[_TurnOptions],
     ) -> Structured[Any]: ...
     @trio.lowlevel.enable_ki_protection
     async def structured(
@@ -130,12 +140,7 @@ class AgentAnswers:
         *,
         policy: StructuredPolicy | None = None,
         retries: int = 2,
-        params: RequestParams | None = None,
-        tools: Iterable[Tool | ToolAgent | Callable[..., Any]] | None = None,
-        hooks: ToolRunnerHooks | None = None,
-        observers: Iterable[Observer] = (),
-        unknown: UnknownPolicy | None = None,
-        decisions: Mapping[str, object] | None = None,
+        **options: Unpack[_ResumeOptions],
     ) -> Structured[T]: ...
     @overload
     async def resume_structured(
@@ -144,12 +149,7 @@ class AgentAnswers:
         *,
         policy: StructuredPolicy | None = None,
         retries: int = 2,
-        params: RequestParams | None = None,
-        tools: Iterable[Tool | ToolAgent | Callable[..., Any]] | None = None,
-        hooks: ToolRunnerHooks | None = None,
-        observers: Iterable[Observer] = (),
-        unknown: UnknownPolicy | None = None,
-        decisions: Mapping[str, object] | None = None,
+        **options: Unpack[_ResumeOptions],
     ) -> Structured[Any]: ...
     @trio.lowlevel.enable_ki_protection
     async def resume_structured(

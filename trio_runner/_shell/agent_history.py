@@ -230,8 +230,4 @@ class AgentHistory:
         """
         self.__require_open()
         self.__conversation.require_idle("trim the history")
-        record = compaction.trimmed(self.__conversation.history, keep)
-        if record is None:
-            return 0
-        self.__conversation.shorten(record)
-        return record.before - len(self.__conversation.history)
+        return self.__conversation.trim(keep)

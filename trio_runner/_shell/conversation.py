@@ -349,6 +349,21 @@ class Conversation:
         self.commits.add(record)
         self._usage_before = self._usage_before.with_shortening(record)
 
+    def trim(self, keep: int) -> int:
+        """Take the older tool steps out of answered turns; returns how many messages went.
+
+        Args:
+          keep: the newest so many turns are left as they are.
+
+        Raises:
+          ValueError: ``keep`` is negative.
+        """
+        record = compaction.trimmed(self.history, keep)
+        if record is None:
+            return 0
+        self.shorten(record)
+        return record.before - len(self.history)
+
     def load(self, messages: Iterable[v.Message]) -> None:
         """Take over a history from elsewhere.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-import trio_runner._core.compaction as compaction
 from trio_runner._shell.conversation import Conversation
 from trio_runner._shell.loop_agent import LoopConfig
 
@@ -29,11 +28,4 @@ async def finalise(
     if tell is not None:
         await tell()
     if config.trim_tool_history and kept:
-        trim(conversation)
-
-
-def trim(conversation: Conversation) -> None:
-    """Take the older tool steps out of the answered turns. No checkpoint."""
-    record = compaction.trimmed(conversation.history, 0)
-    if record is not None:
-        conversation.shorten(record)
+        conversation.trim(keep=0)

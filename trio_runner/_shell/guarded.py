@@ -67,6 +67,18 @@ def needs_guard(config: LoopConfig, tools: Sequence[Tool], step: OpenStep | None
     )
 
 
+def make_batch(
+    turn: Turn, plan: Sequence[Planned], services: BatchServices, tools: Sequence[Tool]
+) -> Batch:
+    """The batch of the present step: one that asks, where a call of it may wait for a word.
+
+    Args:
+      tools: those that the model was told of.
+    """
+    guarded = needs_guard(services.agent.config, tools, turn.open_step)
+    return (GuardedBatch if guarded else Batch)(turn, plan, services)
+
+
 class GuardedBatch(Batch):
     """A batch that asks. Arguments as for `Batch`."""
 

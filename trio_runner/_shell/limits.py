@@ -1,7 +1,7 @@
 """`limits`: scopes that bound what the turns inside them may spend.
 
 What may live here: the scope, what holds it for a task, and what the loop asks of
-all scopes around it. How a turn ends by a limit is ``steps.py`` and ``stopping.py``.
+all scopes around it. How a turn ends by a limit is ``steps.py``.
 
 A scope is found through a context variable, so child tasks, worker threads and
 the turns of sub-agents have the scopes of the task that started them. All that
@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Final, Self
@@ -259,8 +259,19 @@ def scopes_around() -> tuple[LimitScope, ...]:
     return around if len(around) < 2 else tuple(dict.fromkeys(around))
 
 
-def before_model_call(scopes: Iterable[LimitScope]) -> core.LimitReached | None:
-    """The limit that keeps the model from being asked; that of the innermost scope."""
+def before_model_call(
+    scopes: Sequence[LimitScope], names: tuple[object, ...]
+) -> core.LimitReached | None:
+    """The limit that keeps a model from being asked; that of the innermost scope.
+
+    Args:
+      names: the model's, as for `LimitScope.price`.
+
+    Raises:
+      UnknownPriceError: a scope's prices have none of them.
+    """
+    for scope in scopes:
+        scope.price(names)
     found = None
     for scope in scopes:
         found = scope.limits.before_a_model_call(scope.spent) or found

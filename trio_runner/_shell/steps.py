@@ -45,7 +45,7 @@ from trio_runner._shell.consent import carry_out, require_not_suspended, tell_de
 from trio_runner._shell.context import TurnContext
 from trio_runner._shell.ending import Ending
 from trio_runner._shell.finalising import finalise
-from trio_runner._shell.guarded import GuardedBatch, needs_guard
+from trio_runner._shell.guarded import make_batch
 from trio_runner._shell.hooks import MessageHook, ToolRunnerHooks
 from trio_runner._shell.ki import call_unprotected
 from trio_runner._shell.limits import (
@@ -208,7 +208,9 @@ class Steps:
             await self._run_tools()
             if turn.is_suspended:
                 return None
-        reply = await self._pass_through()
+        wanted = self.answering is None
+        passed = passing.answer_of(turn, self._asked_with) if wanted else None
+        reply = None if passed is None else await self._pass_through(passed)
         if reply is None and type(turn.next_action()) is Finished:
             # A crash came between the answer and the end of its turn.
             reply = self.last
@@ -290,24 +292,21 @@ class Steps:
             self._judge(self.answering, reply)
         return reply
 
-    async def _pass_through(self) -> v.Message | None:
-        """Let the results of the newest batch be the answer, where that is wanted and they can."""
-        turn, params = self.turn, self._asked_with
-        message = None if self.answering is not None else passing.answer_of(turn, params)
-        if message is not None:
-            await trio.lowlevel.checkpoint_if_cancelled()
-            turn.passed_through(message)
-            self.last = message
-            self.commits.add(r.PassedThrough(turn.number, message))
-            if self._notices.listening:
-                self._notices.tell(ev.PassedThrough, message)
+    async def _pass_through(self, message: v.Message) -> v.Message:
+        """Let the results of the newest batch be the answer."""
+        turn = self.turn
+        await trio.lowlevel.checkpoint_if_cancelled()
+        turn.passed_through(message)
+        self.last = message
+        self.commits.add(r.PassedThrough(turn.number, message))
+        if self._notices.listening:
+            self._notices.tell(ev.PassedThrough, message)
         return message
 
     def _is_limited(self, scopes: tuple[LimitScope, ...]) -> bool:
         """Whether a limit keeps the model from being asked; the turn has ended then."""
-        for scope in scopes:
-            scope.price(usage_names(self._agent))
-        limit = self._over or before_model_call(scopes)
+        limit = before_model_call(scopes, usage_names(self._agent))
+        limit = self._over or limit
         if limit is None:
             return False
         self.turn.interrupt(v.EndReason.LIMIT)
@@ -400,9 +399,8 @@ class Steps:
                 self._resume,
                 self._context,
             )
-            guard = needs_guard(self._config, self._offers.listed, turn.open_step)
-            make = GuardedBatch if guard else Batch
-            self.batch = make(turn, plan_tool_calls(reply, self._offers.table), services)
+            plan = plan_tool_calls(reply, self._offers.table)
+            self.batch = make_batch(turn, plan, services, self._offers.listed)
             try:
                 await self._run_batch(reply, self.batch)
             finally:

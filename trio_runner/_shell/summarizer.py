@@ -90,9 +90,7 @@ class ModelSummarizer:
         )
         asked = ModelRequest((question,), (question,), (), self._params, self._instruction)
         scopes = scopes_around()
-        for scope in scopes:
-            scope.price(usage_names(self._priced))
-        if (limit := before_model_call(scopes)) is not None:
+        if (limit := before_model_call(scopes, usage_names(self._priced))) is not None:
             raise CompactionError(f"{limit}, so the model is not asked")
         for scope in scopes:
             scope.take_model_calls()
